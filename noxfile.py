@@ -1,0 +1,53 @@
+"""Which environments the tests run in: the cells of compat_matrix.yaml, and plain Pythons without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nox
+import yaml
+
+nox.options.reuse_existing_virtualenvs = True
+nox.options.default_venv_backend = "virtualenv"
+nox.options.download_python = "never"
+nox.options.sessions = ["torchless", "compat"]
+
+ROOT = Path(__file__).parent
+CELLS: list[dict[str, Any]] = yaml.safe_load((ROOT / "compat_matrix.yaml").read_text())["cells"]
+TEST_TOOLS = ["hypothesis", "pytest"]
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """The id of a cell on the command line: nox -s "compat(transformers 5.9.0, trl 1.6.0)"."""
+    return f"transformers {cell['transformers']}, trl {cell['trl']}"
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+def torchless(session: nox.Session) -> None:
+    """The engine and the command line, in an environment without torch."""
+    # Editable, since tests start processes in this folder, where a plain install would be shadowed by the sources.
+    session.install("-e", ".", "build", *TEST_TOOLS)
+    session.run("python", "-c", "import sys, patchwork; sys.exit('torch' in sys.modules)")
+    session.run("pytest", "tests", "--ignore=tests/packing", "--ignore=tests/compat", *session.posargs)
+
+
+@nox.session(python=False)
+def cells(session: nox.Session) -> None:
+    """Print the id of every cell, one a line."""
+    for cell in CELLS:
+        print(cell_name(cell))
+
+
+@nox.session(python=sorted({cell["python"] for cell in CELLS}))
+@nox.parametrize("cell", [nox.param(cell, id=cell_name(cell)) for cell in CELLS])
+def compat(session: nox.Session, cell: dict[str, Any]) -> None:
+    """tests/compat against the real packages of one cell."""
+    if session.python != cell["python"]:
+        session.skip(f"this cell runs on Python {cell['python']}")
+    pins = [f"{package}=={cell[package]}" for package in ("torch", "transformers", "trl")]
+    constraint = Path(session.create_tmp()) / "constraint.txt"
+    constraint.write_text("\n".join(pins) + "\n")
+    # One call to pip: in two, the second may replace what the first pinned.
+    session.install("-c", str(constraint), *pins, *cell.get("also", []), "peft", "-e", ".", *TEST_TOOLS)
+    session.run("pytest", "tests/compat", *session.posargs)

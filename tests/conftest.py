@@ -1,0 +1,14 @@
+"""What every test stands on: no network, a fixed seed, and no modules of the demo's libraries where torch is missing."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+# Before any library that reads them is imported. A test that needs the hub is a test that fails on a train.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+TORCH = find_spec("torch") is not None
+collect_ignore = [] if TORCH else ["packing", "compat"]
