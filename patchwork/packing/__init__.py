@@ -1,0 +1,54 @@
+"""Correct packing: documents that share a row never see each other.
+
+Names load on first use, so importing this package imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+    from patchwork.packing.guard import Decision, PackingRefused, decide
+    from patchwork.packing.isolation import adopt, isolate, restore
+    from patchwork.packing.leaks import LeakReport, measure_leaks
+
+__all__ = [
+    "Boundaries",
+    "BoundariesError",
+    "Decision",
+    "IsolationError",
+    "LeakReport",
+    "PackingRefused",
+    "adopt",
+    "decide",
+    "isolate",
+    "measure_leaks",
+    "restore",
+]
+
+_HOMES = {
+    "Boundaries": "boundaries",
+    "BoundariesError": "boundaries",
+    "IsolationError": "boundaries",
+    "Decision": "guard",
+    "PackingRefused": "guard",
+    "decide": "guard",
+    "adopt": "isolation",
+    "isolate": "isolation",
+    "restore": "isolation",
+    "LeakReport": "leaks",
+    "measure_leaks": "leaks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

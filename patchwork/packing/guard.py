@@ -1,0 +1,127 @@
+"""May this model be packed? Asked before the first step, of a built model, a config or a name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from patchwork.packing.mixers import FAMILIES, MIXERS, Family, released
+
+# The arguments of a load that decide which config it reads.
+LOADING = ("cache_dir", "code_revision", "revision", "subfolder", "token", "trust_remote_code", "local_files_only")
+
+
+class PackingRefused(Exception):
+    """Packing was asked for where it cannot be made exact. ``decision`` holds the reasons."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(f"packing is refused for {decision.model}: {'; '.join(decision.reasons)}")
+        self.decision = decision
+
+
+@dataclass(frozen=True)
+class Decision:
+    """``packing``: whether packed rows are exact. ``reasons``: why not. ``ways``: how documents are kept apart, by kind
+    of layer. ``model``: what was asked about."""
+
+    packing: bool
+    reasons: tuple[str, ...] = ()
+    ways: Mapping[str, str] | None = None
+    model: str = ""
+
+
+def decide(model: Any, args: Any = None) -> Decision:
+    """Whether ``model`` (a model, a config, or a name or path as the trainer would load it) can be packed exactly.
+
+    ``args``: the trainer's arguments; ``model_init_kwargs`` and ``trust_remote_code`` of them are used to resolve a
+    name just as the load will. A config that cannot be resolved, an encoder-decoder, an unknown family or mixer is a
+    refusal with its reason; nothing is raised for them. ``PATCHWORK_HYBRID_PACKING=0`` refuses models with recurrent
+    mixers; it is read here, at each call.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        return _decide_name(str(model), args)
+    if hasattr(model, "named_modules"):
+        return _decide_model(model)
+    return _decide_config(model, str(getattr(model, "_name_or_path", "") or type(model).__name__))
+
+
+def _refuse(model: str, reason: str) -> Decision:
+    return Decision(False, (reason,), model=model)
+
+
+def _decide_name(name: str, args: Any) -> Decision:
+    from transformers import AutoConfig
+
+    given = {**(getattr(args, "model_init_kwargs", None) or {})}
+    if getattr(args, "trust_remote_code", None) is not None:
+        given.setdefault("trust_remote_code", args.trust_remote_code)
+    loading = {key: given[key] for key in LOADING if given.get(key) is not None}
+    try:
+        config = AutoConfig.from_pretrained(name, **loading)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        return _refuse(name, f"its config cannot be resolved ({type(error).__name__}: {str(error).splitlines()[0]})")
+    return _decide_config(config, name)
+
+
+def _decide_config(config: Any, name: str) -> Decision:
+    if getattr(config, "is_encoder_decoder", False):
+        return _refuse(name, "an encoder-decoder: a packed row has no boundaries in its cross-attention")
+    if not type(config).__module__.startswith("transformers.models."):
+        return _refuse(name, f"its code ({type(config).__module__}) is not part of transformers, so its mixers are unknown")
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    folder = type(text).__module__.split(".")[2]
+    family = next((each for each in FAMILIES if each.name == folder and released(each.since)), None)
+    if family is None:
+        known = ", ".join(sorted(each.name for each in FAMILIES))
+        return _refuse(name, f"the family {folder} is not known to keep documents apart (known: {known})")
+    return _decide_family(family, name)
+
+
+def _decide_family(family: Family, name: str) -> Decision:
+    ways = {"attention": "attention mask or varlen arguments"}
+    if family.recurrent:
+        if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
+            return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
+        ways |= {mixer.name: "document batching" for mixer in MIXERS if family.name in mixer.families}
+    return Decision(True, (), ways, name)
+
+
+def _decide_model(model: Any) -> Decision:
+    from patchwork.packing.boundaries import IsolationError
+    from patchwork.packing.isolation import validate
+
+    name = type(model).__name__
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return _refuse(name, "an encoder-decoder: a packed row has no boundaries in its cross-attention")
+    try:
+        parts = validate(model)
+    except IsolationError as error:
+        return _refuse(name, str(error))
+    recurrent = any(part.role == "mixer" for part in parts)
+    if recurrent and os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
+        return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
+    return Decision(True, (), {part.kind: part.way for part in parts}, name)
+
+
+def refuse_unmarked_rows(trainer: Any, args: Any) -> None:
+    """Called where TRL's SFTTrainer packs a dataset: raises where its rows would not say where their documents begin.
+
+    ``trainer.padding_free`` is whether its collator marks documents. Raises PackingRefused, before the first step.
+    """
+    import trl
+    from packaging.version import Version
+
+    reasons = []
+    if Version(trl.__version__) < Version("0.23.1"):
+        reasons.append(f"TRL {trl.__version__} does not mask labels between documents; TRL 0.23.1 and later do: upgrade")
+    elif args.packing_strategy == "wrapped":
+        reasons.append("packing_strategy='wrapped' cuts documents without keeping their boundaries: use 'bfd'")
+    elif not trainer.padding_free:
+        reasons.append(
+            f"packing_strategy={args.packing_strategy!r} with packing={args.packing} and eval_packing={args.eval_packing}: the "
+            "collator would pad packed rows like single documents: pack training and evaluation alike, with 'bfd'"
+        )
+    if reasons:
+        raise PackingRefused(Decision(False, tuple(reasons), model=type(trainer).__name__))

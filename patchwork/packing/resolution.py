@@ -1,0 +1,264 @@
+"""Is a call of a backbone packed, and with which boundaries? Read from its arguments, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+
+CACHES = ("cache", "past_key_values", "past_key_value", "cache_params")
+CUMULATIVE = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")
+EXPLICIT = ("seq_idx", *CUMULATIVE, "packed_seq_lengths")
+LIMITS = ("max_length_q", "max_length_k")
+
+
+def describes_nothing(arguments: Mapping[str, Any]) -> bool:
+    """Whether a call is ordinary by its shapes alone. Reads no tensor, so it can be traced by torch.compile."""
+    positions = arguments.get("position_ids")
+    restartable = isinstance(positions, torch.Tensor) and positions.shape[-1] > 1
+    return not restartable and all(_empty(arguments.get(name)) for name in EXPLICIT)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries | None:
+    """The boundaries that a call carries, or None for an ordinary call, which is to be left untouched.
+
+    ``arguments`` are those of a backbone by name: ``input_ids`` or ``inputs_embeds`` (B, S, ...), ``position_ids``,
+    ``attention_mask``, the explicit descriptions and the cache. ``recurrent``: whether the model has mixers that a
+    prepared attention mask does not reach. A call with explicit boundaries of one document does carry boundaries.
+    An ordinary call costs at most one read from the device, and none without position ids.
+
+    Raises BoundariesError for a description that cannot be right, IsolationError for two that contradict each other.
+    """
+    tokens = _tokens(arguments)
+    if tokens is None:
+        return None
+    explicit = {name: value for name in EXPLICIT if not _empty(value := arguments.get(name))}
+    positions = _Positions(arguments.get("position_ids"), tokens)
+    if not explicit and not positions.may_restart():
+        return None
+    if _cache_in_use(arguments):
+        return None
+    mask = arguments.get("attention_mask")
+    if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
+        _check_prepared_mask(explicit, positions, recurrent)
+        return None
+    valid = _valid_lengths(mask, tokens)
+    if not explicit:
+        return positions.boundaries(valid) if valid is not None else None
+    boundaries = _agreed(explicit, tokens)
+    if valid is None:
+        if boundaries.packed:
+            raise IsolationError(
+                f"attention_mask has zeros before the end of a row, {_names(explicit)} describe packed documents: "
+                "padding must come last; drop the mask, or give boundaries that leave the padding out"
+            )
+        return None
+    boundaries = positions.confirm(boundaries, explicit)
+    _check_mask(boundaries, valid, explicit)
+    _check_limits(boundaries, arguments)
+    return boundaries
+
+
+class _Tokens:
+    """Shape and place of the tokens of a call."""
+
+    def __init__(self, batch: int, row_length: int, device: torch.device) -> None:
+        self.batch, self.row_length, self.device = batch, row_length, device
+
+
+def _tokens(arguments: Mapping[str, Any]) -> _Tokens | None:
+    for name, dimensions in (("input_ids", 2), ("inputs_embeds", 3)):
+        value = arguments.get(name)
+        if isinstance(value, torch.Tensor) and value.ndim == dimensions:
+            return _Tokens(value.shape[0], value.shape[1], value.device)
+    return None
+
+
+def _empty(value: Any) -> bool:
+    return value is None or (value.numel() == 0 if isinstance(value, torch.Tensor) else len(value) == 0)
+
+
+def _names(explicit: Mapping[str, Any]) -> str:
+    return ", ".join(explicit)
+
+
+def _cache_in_use(arguments: Mapping[str, Any]) -> bool:
+    for name in CACHES:
+        cache = arguments.get(name)
+        if cache is None:
+            continue
+        length = getattr(cache, "get_seq_length", None)
+        # A cache that cannot say how full it is counts as in use: then nothing is touched.
+        if length is None or int(length()) > 0:
+            return True
+    return False
+
+
+def _valid_lengths(mask: torch.Tensor | None, tokens: _Tokens) -> list[int] | None:
+    """Tokens before the masked tail of each row; None if there are zeros elsewhere: an ordinary padded call."""
+    if mask is None:
+        return [tokens.row_length] * tokens.batch
+    if mask.shape != (tokens.batch, tokens.row_length):
+        return None
+    kept = (mask != 0).cpu()
+    lengths = kept.sum(dim=1)
+    if bool((kept != (torch.arange(tokens.row_length) < lengths[:, None])).any()):
+        return None
+    return [int(length) for length in lengths.tolist()]
+
+
+class _Positions:
+    """What the position ids of a call say about documents."""
+
+    def __init__(self, value: Any, tokens: _Tokens) -> None:
+        self.tokens = tokens
+        self.planes: torch.Tensor | None = None  # three-plane MRoPE ids: they do not say where documents start
+        self.text: torch.Tensor | None = None
+        if not isinstance(value, torch.Tensor):
+            return
+        if value.ndim == 1:
+            value = value[None]
+        if value.ndim == 3 and value.shape[0] == 4:
+            value = value[0]
+        if value.ndim == 2 and value.shape[1] == tokens.row_length and value.shape[0] in (1, tokens.batch):
+            self.text = value.expand(tokens.batch, -1)
+        elif value.ndim == 3 and value.shape[0] == 3 and value.shape[-1] == tokens.row_length:
+            self.planes = value.expand(3, tokens.batch, -1)
+
+    def _changes(self) -> torch.Tensor | None:
+        """(B, S-1): where a document may start."""
+        if self.text is not None:
+            return self.text.diff(dim=1) != 1
+        if self.planes is not None:
+            return (self.planes.diff(dim=2) < 0).all(dim=0)
+        return None
+
+    def may_restart(self) -> bool:
+        changes = None if self.tokens.row_length < 2 else self._changes()
+        return changes is not None and bool(changes.any())
+
+    def boundaries(self, valid: list[int]) -> Boundaries | None:
+        """The documents that the ids alone describe; None where they restart inside the masked tail only."""
+        changes = self._changes()
+        if changes is None:
+            return None
+        starts = [
+            [start + 1 for start in row.nonzero().flatten().tolist() if start + 1 < length]
+            for row, length in zip(changes.cpu(), valid, strict=True)
+        ]
+        if not any(starts):
+            return None
+        if self.planes is not None:
+            raise IsolationError(
+                "all three planes of position_ids jump back together, as in a packed row, but MRoPE ids do not say "
+                "where documents start: give seq_idx or cu_seq_lens_q, or position_ids with a text plane (4, B, S)"
+            )
+        rows = []
+        for row, length in zip(starts, valid, strict=True):
+            edges = [0, *row, *([length] if length else [])]
+            rows.append(tuple(after - before for before, after in pairwise(edges)))
+        return Boundaries(tuple(rows), self.tokens.row_length, self.tokens.device)
+
+    def confirm(self, boundaries: Boundaries, explicit: Mapping[str, Any]) -> Boundaries:
+        """``boundaries``, if the ids agree with them. A last segment whose ids are all 0 is a padding tail."""
+        if self.text is None:
+            return boundaries
+        ids = self.text.cpu()
+        rows = []
+        for number, (documents, row) in enumerate(zip(boundaries.rows, ids, strict=True)):
+            end = sum(documents)
+            last = documents[-1] if documents else 0
+            if last > 1 and end == boundaries.row_length and not bool(row[end - last :].any()):
+                documents, end = documents[:-1], end - last
+            starts = [start for start in (row.diff() != 1).nonzero().flatten().add(1).tolist() if start < end]
+            edges = [0]
+            for length in documents:
+                edges.append(edges[-1] + length)
+            if starts != edges[1:-1]:
+                raise IsolationError(
+                    f"position_ids and {_names(explicit)} contradict each other in row {number}: position_ids start "
+                    f"documents at tokens {[0, *starts][:8]}, {_names(explicit)} at {edges[:-1][:8]}: "
+                    "make both restart at the same tokens, or leave one of them out"
+                )
+            rows.append(documents)
+        return Boundaries(tuple(rows), boundaries.row_length, boundaries.device)
+
+
+def _check_prepared_mask(explicit: Mapping[str, Any], positions: _Positions, recurrent: bool) -> None:
+    """A 4-D mask, or one for each kind of layer, is the caller's own; it cannot reach a recurrent mixer."""
+    if not recurrent:
+        return
+    if explicit or (positions.text is not None and positions.may_restart()):
+        raise IsolationError(
+            f"a packed row ({_names(explicit) or 'position_ids'}) came with a prepared attention mask, which this "
+            "model's recurrent mixers cannot see: leave attention_mask out of packed calls"
+        )
+
+
+def _agreed(explicit: Mapping[str, Any], tokens: _Tokens) -> Boundaries:
+    """The one set of boundaries that all explicit arguments describe."""
+    known: dict[str, Boundaries] = {}
+    total = tokens.batch * tokens.row_length
+    for name, value in explicit.items():
+        if name == "seq_idx":
+            made = Boundaries.from_seq_idx(value, device=tokens.device)
+            if (len(made.rows), made.row_length) != (tokens.batch, tokens.row_length):
+                raise BoundariesError(
+                    f"seq_idx has shape {(len(made.rows), made.row_length)}, the tokens "
+                    f"{(tokens.batch, tokens.row_length)}: give one number per token"
+                )
+        elif name == "packed_seq_lengths":
+            made = Boundaries.from_packed_seq_lengths(value, tokens.batch, tokens.row_length, device=tokens.device)
+        else:
+            made = Boundaries.from_cu_seqlens(value, total, tokens.row_length, device=tokens.device)
+        known[name] = made
+    first_name, best = next(iter(known.items()))
+    for name, made in known.items():
+        merged = _merge(best, made)
+        if merged is None:
+            raise IsolationError(
+                f"{first_name} and {name} contradict each other: documents of {list(best.lengths)[:8]} tokens "
+                f"against {list(made.lengths)[:8]}: build both from the same lengths"
+            )
+        best = merged
+    return best
+
+
+def _merge(one: Boundaries, other: Boundaries) -> Boundaries | None:
+    """Two descriptions that differ at most in whether, and how finely, they number the padding tail."""
+    if one.segments == other.segments or one.rows == other.rows:
+        return min(one, other, key=lambda made: made.num_documents)
+    for short, long in ((one, other), (other, one)):
+        if all(
+            mine == theirs or (sum(mine) < short.row_length and theirs[: len(mine)] == mine)
+            for mine, theirs in zip(short.rows, long.segments, strict=True)
+        ):
+            return short
+    return None
+
+
+def _check_mask(boundaries: Boundaries, valid: list[int], explicit: Mapping[str, Any]) -> None:
+    for number, (documents, length) in enumerate(zip(boundaries.rows, valid, strict=True)):
+        if length >= sum(documents):
+            continue
+        edges = {sum(documents[:count]) for count in range(len(documents))}
+        if length not in edges:
+            raise IsolationError(
+                f"attention_mask and {_names(explicit)} contradict each other in row {number}: the mask pads from "
+                f"token {length}, inside a document: let padding start where a document ends"
+            )
+
+
+def _check_limits(boundaries: Boundaries, arguments: Mapping[str, Any]) -> None:
+    longest = max(boundaries.lengths, default=0)
+    for name in LIMITS:
+        limit = arguments.get(name)
+        if limit is not None and int(limit) < longest:
+            raise IsolationError(
+                f"{name} is {int(limit)}, but a document has {longest} tokens: give the length of the longest document"
+            )

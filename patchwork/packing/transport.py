@@ -1,0 +1,304 @@
+"""How do boundaries travel through a model, and what do its modules do with them?
+
+Classes get one wrapper each, instances a flag; without the flag a call goes straight to the original. Boundaries travel
+in the arguments of each layer's call, so that gradient checkpointing, which runs a layer again, hands it its own; they
+are never read from a module. From a layer's forward to its mixers they go by a context variable, set for that extent.
+
+    backbone.forward   reads the boundaries out of the call, sets positions and masks
+    layer.__call__     puts them into the call, outside of checkpointing
+    layer.forward      takes them out, inside of it
+    mixer.forward      runs on the documents side by side
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from patchwork.packing.batching import CHUNK, padded_length, side_by_side
+from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+from patchwork.packing.mixers import CACHES, DROPPED, Family, Mixer, family_of, mixer_of, takes_chunk
+from patchwork.packing.resolution import describes_nothing, resolve
+
+KEYWORD = "patchwork_boundaries"
+FLAG = "_patchwork_isolation"
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What marks an instance. It travels with copies and pickles, and puts the wrapper on the class where it arrives.
+
+    ``mixers``: how many a layer must reach. ``layers``: the names of a backbone's layers. ``reason``: why a guarded
+    model refuses packed rows.
+    """
+
+    owner: type
+    role: str
+    mixers: int = 0
+    layers: tuple[str, ...] = ()
+    reason: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _flag, (self.owner, self.role, self.mixers, self.layers, self.reason)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Flag:
+        return self
+
+
+class Scope:
+    """The extent of one backbone's or layer's forward."""
+
+    __slots__ = ("boundaries", "layer", "reached")
+
+    def __init__(self, boundaries: Boundaries, layer: bool) -> None:
+        self.boundaries, self.layer, self.reached = boundaries, layer, 0
+
+
+_SCOPE: ContextVar[Scope | None] = ContextVar("patchwork_scope", default=None)
+
+
+@contextmanager
+def _within(scope: Scope | None) -> Iterator[None]:
+    token = _SCOPE.set(scope)
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+def _flag(owner: type, role: str, mixers: int = 0, layers: tuple[str, ...] = (), reason: str = "") -> Flag:
+    install(owner, role)
+    return Flag(owner, role, mixers, layers, reason)
+
+
+# ---- wrappers on classes ----------------------------------------------------------------------------------------
+
+
+def install(owner: Any, role: str) -> None:
+    """Puts the wrapper of a role on a class, once."""
+    if role == "layer" or role == "carrier":
+        _wrap(owner, "__call__", "carrier", _carrier)
+    if role == "layer" and "__init_subclass__" in _checkpointing(owner):
+        # Releases that checkpoint inside ``forward`` compare ``type(self).forward`` with the function they installed.
+        # So the wrapper goes below theirs, and theirs is put on again by the hook that puts it on any new class.
+        inner = owner.forward.__wrapped__
+        if not _wrapped(owner.forward, role):
+            owner.forward = _receiver(owner, inner)
+            super(owner, owner).__init_subclass__()
+    elif role != "carrier":
+        makers = {"layer": _receiver, "backbone": _backbone, "mixer": _mixer, "guard": _guarded}
+        _wrap(owner, "forward", role, makers[role])
+
+
+def _checkpointing(owner: type) -> dict[str, Any]:
+    for kind in owner.__mro__:
+        if kind.__name__ == "GradientCheckpointingLayer":
+            return dict(vars(kind))
+    return {}
+
+
+def _wrap(owner: type, name: str, role: str, make: Callable[[type, Forward], Forward]) -> None:
+    original = getattr(owner, name)
+    if not _wrapped(original, role):
+        setattr(owner, name, make(owner, original))
+
+
+def _wrapped(function: Any, role: str) -> bool:
+    while function is not None:
+        if role in function.__dict__.get("__patchwork_roles__", ()):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
+
+
+def _mark(wrapper: Any, role: str) -> Forward:
+    # wraps() has copied the dictionary of the function below, other roles on the same class included.
+    wrapper.__patchwork_roles__ = (role,)
+    return wrapper  # type: ignore[no-any-return]
+
+
+def _carrier(owner: type, original: Forward) -> Forward:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if FLAG in self.__dict__ and KEYWORD not in kwargs and (scope := _SCOPE.get()) is not None:
+            kwargs[KEYWORD] = scope.boundaries
+        return original(self, *args, **kwargs)
+
+    return _mark(__call__, "carrier")
+
+
+def _receiver(owner: type, original: Forward) -> Forward:
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        boundaries = kwargs.pop(KEYWORD, None)
+        ambient = _SCOPE.get()
+        flag = self.__dict__.get(FLAG)
+        if flag is None or (boundaries is None and ambient is None):
+            return original(self, *args, **kwargs)
+        if boundaries is None:
+            raise IsolationError(
+                f"{owner.__name__}.forward was called in a packed call without going through the module's __call__, so "
+                "a recompute in the backward pass would not know the documents: call the layer itself"
+            )
+        scope = Scope(boundaries, layer=True)
+        with _within(scope):
+            output = original(self, *args, **kwargs)
+        if scope.reached < flag.mixers:
+            raise IsolationError(
+                f"a {owner.__name__} has {flag.mixers} recurrent mixers, {scope.reached} were reached in a packed call: "
+                "the forward of a mixer was replaced on the instance (kernelize?), so documents would leak"
+            )
+        return output
+
+    return _mark(forward, "layer")
+
+
+def _mixer(owner: type, original: Forward) -> Forward:
+    names = list(inspect.signature(original).parameters)[1:]
+    entry = mixer_of(owner)
+    if entry is None:
+        raise IsolationError(f"{owner.__module__}.{owner.__name__} is not a listed mixer")
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        scope = _SCOPE.get()
+        if scope is None or FLAG not in self.__dict__:
+            return original(self, *args, **kwargs)
+        if not scope.layer:
+            raise IsolationError(f"{owner.__name__} was called in a packed call outside of an isolated layer")
+        scope.reached += 1
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        return _by_document(self, original, entry, arguments, scope.boundaries)
+
+    return _mark(forward, "mixer")
+
+
+def _by_document(module: Any, original: Forward, entry: Mixer, arguments: dict[str, Any], boundaries: Boundaries) -> Any:
+    for name in CACHES:
+        if arguments.get(name) is not None:
+            raise IsolationError(
+                f"{type(module).__name__} was given a cache ({name}) in a packed call: state of several documents "
+                "cannot be kept in it; call with use_cache=False"
+            )
+    hidden = arguments.pop(entry.hidden)
+    per_token = {name: arguments.pop(name) for name in entry.per_token if name in arguments}
+    rest = {name: value for name, value in arguments.items() if name not in DROPPED}
+
+    def call(documents: Any, cut: dict[str, Any]) -> Any:
+        return original(module, **{entry.hidden: documents}, **cut, **rest, **short(entry, documents.shape[1]))
+
+    return side_by_side(call, boundaries, hidden, per_token)
+
+
+def short(entry: Mixer, length: int) -> dict[str, Any]:
+    """The chunk length for a bucket of short documents, where a mixer can be told."""
+    if not entry.chunk or length > CHUNK // 2 or not takes_chunk():
+        return {}
+    return {entry.chunk: padded_length(length)}
+
+
+def _backbone(owner: type, original: Forward) -> Forward:
+    parameters = inspect.signature(original).parameters
+    names = list(parameters)[1:]
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    family = family_of(owner)
+    if family is None:
+        raise IsolationError(f"{owner.__module__}.{owner.__name__} is not the text backbone of a known family")
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if FLAG not in self.__dict__:
+            return original(self, *args, **kwargs)
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        boundaries = None if describes_nothing(arguments) else resolve(arguments, recurrent=family.recurrent)
+        if boundaries is None:
+            if not family.recurrent or _SCOPE.get() is None:
+                return original(self, *args, **kwargs)
+            with _within(None):
+                return original(self, *args, **kwargs)
+        _carry_through_wrappers(self)
+        _prepare(arguments, boundaries, family, masked(self), names, open_ended)
+        with _within(Scope(boundaries, layer=False)):
+            return original(self, **arguments)
+
+    return _mark(forward, "backbone")
+
+
+def _prepare(
+    arguments: dict[str, Any], boundaries: Boundaries, family: Family, masked: bool, names: list[str], open_ended: bool
+) -> None:
+    """Turns the arguments of a packed call into those that keep attention apart. What the caller gave stays."""
+    for name in ("attention_mask", *CACHES):
+        arguments.pop(name, None)
+    if "use_cache" in names or open_ended:
+        arguments["use_cache"] = False
+    positions = arguments.get("position_ids")
+    if positions is None:
+        arguments["position_ids"] = boundaries.position_ids
+    elif positions.ndim == 3 and positions.shape[0] == 3:
+        if not family.text_plane:
+            raise IsolationError(
+                f"{family.name} takes no text plane before three-plane position_ids, so its attention cannot be told "
+                "where documents start: give 2-D position_ids"
+            )
+        # Without a text plane the mask of attention would be built from no positions, or from those of images.
+        text = boundaries.position_ids.to(positions.dtype)
+        arguments["position_ids"] = _cat(text, positions)
+    if not masked and open_ended:
+        for name, value in boundaries.model_kwargs().items():
+            if name not in ("seq_idx", "position_ids") and arguments.get(name) is None:
+                arguments[name] = value
+
+
+def _cat(text: Any, planes: Any) -> Any:
+    return torch.cat([text[None], planes.expand(-1, text.shape[0], -1)])
+
+
+def _carry_through_wrappers(backbone: Any) -> None:
+    """Modules that were put around layers since (activation checkpointing of torch, FSDP, compile) carry boundaries on.
+
+    Such a wrapper may call the layer again in the backward pass, so they must be in its own arguments too.
+    """
+    for name in backbone.__dict__[FLAG].layers:
+        wrapper = backbone.get_submodule(name)
+        if FLAG not in wrapper.__dict__:
+            install(type(wrapper), "carrier")
+            wrapper.__dict__[FLAG] = Flag(type(wrapper), "carrier")
+
+
+def _guarded(owner: type, original: Forward) -> Forward:
+    names = list(inspect.signature(original).parameters)[1:]
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        flag = self.__dict__.get(FLAG)
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        if flag is not None and flag.role == "guard" and not describes_nothing(arguments):
+            try:
+                boundaries = resolve(arguments, recurrent=False)
+            except BoundariesError:
+                # An argument of this name that means something else here: not our call to judge.
+                boundaries = None
+            if boundaries is not None and boundaries.packed:
+                raise IsolationError(
+                    f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
+                    "Train it on padded batches (packing=False)"
+                )
+        return original(self, *args, **kwargs)
+
+    return _mark(forward, "guard")
+
+
+def masked(backbone: Any) -> bool:
+    """Whether attention is kept apart by a mask (else by varlen arguments)."""
+    chosen = getattr(getattr(backbone, "config", None), "_attn_implementation", None)
+    return chosen in (None, "sdpa", "eager", "flex_attention")

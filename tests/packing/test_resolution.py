@@ -1,0 +1,147 @@
+"""Which calls are packed, and which descriptions contradict each other."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError  # noqa: E402
+from patchwork.packing.resolution import describes_nothing, resolve  # noqa: E402
+
+IDS = torch.zeros(1, 8, dtype=torch.int64)
+RESTART = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
+CUMULATIVE = torch.tensor([0, 3, 8], dtype=torch.int32)
+NUMBERS = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+
+
+class Cache:
+    def __init__(self, length):
+        self.length = length
+
+    def get_seq_length(self):
+        return self.length
+
+
+def lengths(**arguments):
+    found = resolve({"input_ids": IDS, **arguments})
+    return None if found is None else found.lengths
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"position_ids": RESTART},
+        {"position_ids": RESTART[0]},
+        {"position_ids": RESTART, "attention_mask": torch.ones(1, 8, dtype=torch.int64)},
+        {"position_ids": RESTART, "past_key_values": Cache(0)},
+        {"position_ids": torch.stack([RESTART] * 4)},
+        {"cu_seq_lens_q": CUMULATIVE},
+        {"cu_seq_lens_q": CUMULATIVE.long(), "cu_seq_lens_k": CUMULATIVE, "max_length_q": 5, "max_length_k": 5},
+        {"cu_seqlens": [0, 3, 8]},
+        {"seq_idx": NUMBERS},
+        {"packed_seq_lengths": torch.tensor([3, 5])},
+        {"seq_idx": torch.zeros(0), "position_ids": RESTART},
+        {"seq_idx": NUMBERS, "cu_seq_lens_q": CUMULATIVE, "position_ids": RESTART},
+        {"seq_idx": NUMBERS, "position_ids": torch.arange(8).expand(3, 1, 8)},
+        {"input_ids": None, "inputs_embeds": torch.zeros(1, 8, 4), "position_ids": RESTART},
+    ],
+)
+def test_packed_calls(arguments):
+    assert lengths(**arguments) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"position_ids": torch.arange(8)[None]},
+        {"position_ids": torch.arange(8).expand(3, 1, 8)},
+        {"attention_mask": torch.ones(1, 8)},
+        {"attention_mask": torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]]), "position_ids": RESTART},
+        {"attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0, 0, 0]]), "position_ids": RESTART},
+        {"position_ids": RESTART, "past_key_values": Cache(5)},
+        {"seq_idx": NUMBERS, "cache": Cache(5)},
+        {"seq_idx": None, "cu_seq_lens_q": []},
+        {"input_ids": None, "position_ids": RESTART},
+    ],
+)
+def test_ordinary_calls(arguments):
+    assert lengths(**arguments) is None
+
+
+def test_a_call_without_positions_is_ordinary_by_its_shapes():
+    assert describes_nothing({"input_ids": IDS, "attention_mask": torch.ones(1, 8)})
+    assert describes_nothing({"input_ids": IDS[:, :1], "position_ids": torch.tensor([[7]])})
+    assert not describes_nothing({"input_ids": IDS, "position_ids": RESTART})
+    assert not describes_nothing({"input_ids": IDS, "seq_idx": NUMBERS})
+
+
+def test_one_explicit_document_carries_boundaries():
+    assert lengths(cu_seq_lens_q=torch.tensor([0, 8])) == (8,)
+
+
+def test_a_masked_tail_is_padding():
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0]])
+    found = resolve({"input_ids": IDS, "attention_mask": mask, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 0, 0, 0]])})
+    assert found.lengths == (3, 2)
+    assert found.cu_seqlens.tolist() == [0, 3, 5, 8]
+
+
+def test_a_last_segment_of_zeros_is_padding():
+    each_pad_a_document = torch.tensor([[0, 1, 2, 0, 1, 0, 0, 0]])
+    assert lengths(position_ids=each_pad_a_document, cu_seq_lens_q=[0, 3, 5, 8]) == (3, 2)
+    assert lengths(position_ids=each_pad_a_document, cu_seq_lens_q=[0, 3, 5]) == (3, 2)
+    assert lengths(position_ids=each_pad_a_document, cu_seq_lens_q=[0, 3, 5, 6, 7, 8]) == (3, 2, 1, 1, 1)
+    assert lengths(seq_idx=torch.tensor([[0, 0, 0, 1, 1, 2, 3, 4]]), cu_seq_lens_q=[0, 3, 5]) == (3, 2)
+
+
+def test_several_rows():
+    ids = torch.zeros(2, 4, dtype=torch.int64)
+    found = resolve({"input_ids": ids, "position_ids": torch.tensor([[0, 1, 0, 1], [0, 1, 2, 3]])})
+    assert found.rows == ((2, 2), (4,))
+    shared = resolve({"input_ids": ids, "position_ids": torch.tensor([[0, 1, 0, 1]])})
+    assert shared.rows == ((2, 2), (2, 2))
+    assert resolve({"input_ids": ids, "cu_seq_lens_q": [0, 2, 4, 8]}).rows == ((2, 2), (4,))
+    with pytest.raises(BoundariesError, match="batch size 2"):
+        resolve({"input_ids": ids, "cu_seq_lens_q": [0, 3, 8]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seq_idx": NUMBERS, "cu_seq_lens_q": [0, 4, 8]}, "seq_idx and cu_seq_lens_q contradict"),
+        ({"cu_seq_lens_q": CUMULATIVE, "cu_seq_lens_k": [0, 4, 8]}, "cu_seq_lens_q and cu_seq_lens_k contradict"),
+        ({"seq_idx": NUMBERS, "position_ids": torch.arange(8)[None]}, "position_ids and seq_idx contradict"),
+        ({"cu_seq_lens_q": [0, 8], "position_ids": RESTART}, "position_ids and cu_seq_lens_q contradict"),
+        ({"seq_idx": NUMBERS, "attention_mask": torch.tensor([[1] * 6 + [0] * 2])}, "inside a document"),
+        ({"seq_idx": NUMBERS, "attention_mask": torch.tensor([[0] + [1] * 7])}, "padding must come last"),
+        ({"cu_seq_lens_q": CUMULATIVE, "max_length_q": 4}, "max_length_q is 4, but a document has 5"),
+        ({"position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8)}, "prepared attention mask"),
+        ({"position_ids": RESTART.expand(3, 1, 8)}, "all three planes"),
+    ],
+)
+def test_contradictions(arguments, message):
+    with pytest.raises(IsolationError, match=message):
+        resolve({"input_ids": IDS, **arguments})
+
+
+def test_a_description_of_another_row_is_refused():
+    with pytest.raises(BoundariesError, match="one number per token"):
+        lengths(seq_idx=torch.zeros(1, 7, dtype=torch.int64))
+    with pytest.raises(BoundariesError, match="past the 8 tokens"):
+        lengths(cu_seq_lens_q=[0, 3, 9])
+
+
+def test_a_prepared_mask_is_the_callers_own_where_attention_is_all_there_is():
+    arguments = {"input_ids": IDS, "position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8)}
+    assert resolve(arguments, recurrent=False) is None
+
+
+def test_image_planes_that_jump_by_themselves_are_ordinary():
+    planes = torch.tensor([[[0, 1, 1, 1, 1, 2, 3, 4]], [[0, 1, 1, 2, 2, 3, 4, 5]], [[0, 1, 2, 1, 2, 3, 4, 5]]])
+    assert lengths(position_ids=planes) is None
+
+
+def test_device_is_that_of_the_tokens():
+    assert resolve({"input_ids": IDS, "position_ids": RESTART}) == Boundaries(((3, 5),), 8, IDS.device)
