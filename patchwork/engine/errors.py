@@ -1,0 +1,118 @@
+"""What can go wrong with a patch: errors as values, each saying what, where, the nearest thing found and what to do next.
+
+All derive from `PatchError`, and `PatchError` from `Exception` alone: importers swallow ImportError, AttributeError and
+RuntimeError.
+"""
+
+from __future__ import annotations
+
+
+class PatchError(Exception):
+    """Base of every refusal of the engine.
+
+    Attributes:
+        what: the failure in one sentence.
+        patch: name of the patch concerned, or "".
+        target: `module:qualname` of the function concerned, or "".
+        where: file, lines or range that was looked at, or "".
+        nearest: the closest thing found, or "".
+        hint: what to do next, or "".
+    """
+
+    def __init__(
+        self, what: str, *, patch: str = "", target: str = "", where: str = "", nearest: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.patch = patch
+        self.target = target
+        self.where = where
+        self.nearest = nearest
+        self.hint = hint
+
+    def about(self, *, patch: str = "", target: str = "", where: str = "") -> PatchError:
+        """Fill in the fields that the raising code could not know; returns self."""
+        self.patch = self.patch or patch
+        self.target = self.target or target
+        self.where = self.where or where
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions pickle by their positional arguments alone; the fields must survive worker processes too.
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+    def __str__(self) -> str:
+        lines = [f"{self.patch}: {self.what}" if self.patch else self.what]
+        for label, text in (
+            ("target", self.target),
+            ("where", self.where),
+            ("nearest", self.nearest),
+            ("next", self.hint),
+        ):
+            if text:
+                first, *rest = text.splitlines()
+                lines.append(f"  {label}: {first}")
+                lines.extend(f"    {line}" for line in rest)
+        return "\n".join(lines)
+
+
+def _rebuild(kind: type[PatchError], fields: dict[str, str]) -> PatchError:
+    error = kind(fields["what"])
+    error.__dict__.update(fields)
+    return error
+
+
+class InvalidPatch(PatchError):
+    """The patch itself is wrong: a pattern that is not Python, a hole never captured, a bad version range or target."""
+
+
+class UnknownPatch(PatchError):
+    """A selection names no patch."""
+
+
+class AnchorMissing(PatchError):
+    """A required anchor matches nowhere in the target."""
+
+
+class AnchorMoved(AnchorMissing):
+    """A required anchor does not match in the target, but does in another function of the module."""
+
+
+class AnchorAmbiguous(PatchError):
+    """An anchor matches more often than it may."""
+
+
+class PatchConflict(PatchError):
+    """Two edits touch the same code."""
+
+
+class PartlyNative(PatchError):
+    """`fixed_when` matches although required anchors still do: the release is half repaired."""
+
+
+class InvalidResult(PatchError):
+    """An edit would not give the Python that it describes."""
+
+
+class ForeignPatch(PatchError):
+    """Somebody else replaced the target, or wrapped it, before."""
+
+
+class SourceMismatch(PatchError):
+    """The running code was not made from the source that is on disk."""
+
+
+class SourceUnavailable(PatchError):
+    """There is no Python source to rewrite."""
+
+
+class TargetMissing(PatchError):
+    """The module or function that a patch names does not exist."""
+
+
+class MissingName(PatchError):
+    """Inserted code loads a name that the module does not have."""
+
+
+class Unswappable(PatchError):
+    """The new code cannot take the place of the old in a living function."""

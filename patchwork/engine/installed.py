@@ -1,0 +1,129 @@
+"""What is installed, and where is its source? Answers without importing anything that is not imported yet."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+
+from wrapt.importer import ImportHookFinder
+
+from .errors import SourceUnavailable, TargetMissing
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """The file a module is, or would be, loaded from, and its bytes."""
+
+    name: str
+    path: str
+    data: bytes
+
+
+def version_of(package: str) -> str | None:
+    """Version of an installed distribution, or None.
+
+    The imported module's own `__version__` is what runs; the metadata answers where nothing is imported yet.
+    """
+    module = sys.modules.get(package.replace("-", "_"))
+    version = getattr(module, "__version__", None)
+    if isinstance(version, str):
+        return version
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a module is found, without importing it or its parents; None if its top-level package is not installed.
+
+    Raises:
+        TargetMissing: the package is there, the module is not.
+        SourceUnavailable: a module of that name is there that no file stands behind.
+    """
+    if (module := sys.modules.get(name)) is not None:
+        found_spec: importlib.machinery.ModuleSpec | None = getattr(module, "__spec__", None)
+        if found_spec is None:
+            raise SourceUnavailable(
+                f"{name} was not imported from a file", hint="a script, or a module made at run time, cannot be patched"
+            )
+        return found_spec
+    top, *rest = name.split(".")
+    spec = spec_of(top) if rest else _find(top, None)
+    if spec is None:
+        return None
+    found = top
+    for part in rest:
+        places = spec.submodule_search_locations
+        child = None if places is None else _find(f"{found}.{part}", list(places))
+        if child is None:
+            raise TargetMissing(
+                f"there is no module {name}",
+                where=f"{found} ({spec.origin})",
+                hint="this release may have moved it: narrow the patch's `versions`",
+            )
+        found, spec = f"{found}.{part}", child
+    return spec
+
+
+def _find(name: str, places: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """What importlib.util.find_spec would find, which imports the parents.
+
+    The import hooks' own finder is passed by: it calls importlib.util, and another thread's import would miss its hook meanwhile.
+    """
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        if find is not None and not isinstance(finder, ImportHookFinder) and (spec := find(name, places)) is not None:
+            found: importlib.machinery.ModuleSpec = spec
+            return found
+    return None
+
+
+def is_installed(package: str) -> bool:
+    """Whether there is a module of that name; one without a file is there too."""
+    try:
+        return spec_of(package) is not None
+    except SourceUnavailable:
+        return True
+
+
+def read_source(spec: importlib.machinery.ModuleSpec) -> ModuleSource:
+    """The bytes of a module's source, from a file or a zip.
+
+    Raises:
+        SourceUnavailable: it is built in, compiled only, or cannot be read.
+    """
+    # An import hook stands before the loader that it was put over.
+    loader, path = getattr(spec.loader, "loader", spec.loader), spec.origin
+    get_data = getattr(loader, "get_data", None)
+    if path is None or not path.endswith((".py", ".pyw")) or get_data is None:
+        raise SourceUnavailable(
+            f"{spec.name} has no Python source", where=str(path), hint="a compiled or built-in module cannot be patched"
+        )
+    try:
+        return ModuleSource(spec.name, path, get_data(path))
+    except OSError as error:
+        raise SourceUnavailable(f"the source of {spec.name} cannot be read: {error}", where=path) from None
+
+
+def loaded(name: str) -> ModuleType | None:
+    """The module if it is fully imported; None while it is being imported."""
+    module = sys.modules.get(name)
+    return None if module is None or _importing(module) else module
+
+
+def settle(name: str) -> None:
+    """Wait for an import of the module that another thread has begun. Never call it with a lock held that an import may need."""
+    module = sys.modules.get(name)
+    if module is not None and _importing(module):
+        # Waits for the module's lock. An import that fails there is the other thread's to report; here it is no module then.
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _importing(module: ModuleType) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

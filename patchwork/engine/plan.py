@@ -1,0 +1,307 @@
+"""All or nothing: from patches to swaps, in this process.
+
+Everything is planned first: sources read, patches located, code compiled, living functions found. Only then is anything changed,
+and a failure in between puts everything back.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from packaging.version import InvalidVersion, Version
+
+from . import swap
+from .errors import InvalidPatch, PatchError, Unswappable
+from .installed import is_installed, loaded, settle, version_of
+from .patch import Patch, specifier_of
+from .prepare import Prepared, prepare, prepare_imported
+from .report import Outcome, Report
+from .swap import Swap
+from .watch import when_imported
+
+
+@dataclass
+class _Record:
+    """The patches in force on one module, and the functions that run their code."""
+
+    patches: tuple[Patch, ...]
+    swaps: list[Swap] = field(default_factory=list)
+    pending: bool = False
+
+
+# An import that ends takes this lock while it holds its module's: whoever holds this one must not wait for an import.
+_lock = threading.RLock()
+_records: dict[str, _Record] = {}
+_outcomes: dict[str, Outcome] = {}
+_notes: dict[str, str] = {}
+
+
+def apply(
+    patches: Sequence[Patch],
+    *,
+    strict: bool = True,
+    switched_off: Mapping[str, str] | None = None,
+    tested: Mapping[str, str] | None = None,
+) -> Report:
+    """Apply patches to what is installed, now or (previewed now) when their modules are imported.
+
+    Args:
+        patches: what to apply; those applied before stay.
+        strict: raise the first error and change nothing; else leave out the set of each patch that fails, and say so.
+        switched_off: by patch name, why it is left out.
+        tested: by distribution, the newest release that was checked; a newer one is marked untested.
+
+    Raises:
+        PatchError: with `strict`, whatever stops a patch.
+    """
+    patches = list(patches)
+    _check_names(patches)
+    for patch in patches:
+        settle(patch.module)
+    with _lock, _collection_paused():
+        in_force = {patch.name for patch in applied_patches()}
+        outcomes = {patch.name: _applicability(patch, switched_off or {}, tested or {}) for patch in patches}
+        wanted = [patch for patch in patches if outcomes[patch.name].state == "applied"]
+        prepared, failures = _prepare_all(wanted, strict=strict)
+        _commit(prepared)
+        _notes.update({patch.name: outcomes[patch.name].detail for patch in wanted if patch.name not in failures})
+        for patch in patches:
+            if patch.name in in_force and patch in wanted:
+                outcomes[patch.name] = _outcomes[patch.name]
+            elif patch.name in in_force:
+                note = f"{outcomes[patch.name].detail}, but in force since an earlier apply(); revert() takes it out"
+                outcomes[patch.name] = replace(_outcomes[patch.name], detail=note)
+        for item in prepared:
+            outcomes.update({patch.name: _outcome(patch, item) for patch in item.patches})
+        outcomes.update(failures)
+        _outcomes.update(outcomes)
+        report = Report(tuple(outcomes[patch.name] for patch in patches))
+    _watch(prepared)
+    return report
+
+
+def revert(names: Iterable[str] | None = None) -> Report:
+    """Take patches out (all, or those named) and give the functions their original code back; returns what is left."""
+    with _lock, _collection_paused():
+        gone = {patch.name for patch in applied_patches()} | set(_outcomes) if names is None else set(names)
+        left = {name: tuple(patch for patch in record.patches if patch.name not in gone) for name, record in _records.items()}
+        changed = [name for name, record in _records.items() if left[name] != record.patches]
+        prepared = [prepare(name, left[name]) for name in changed if left[name]]
+        _commit(prepared)
+        for name in changed:
+            if not left[name]:
+                _restore(_records.pop(name))
+        for name in gone:
+            _outcomes.pop(name, None)
+            _notes.pop(name, None)
+        report = status()
+    _watch(prepared)
+    return report
+
+
+def status() -> Report:
+    """The outcomes of everything applied and not reverted, as things stand now."""
+    with _lock:
+        lost = {patch.name for name, record in _records.items() if _lost(name, record) for patch in record.patches}
+        return Report(tuple(_as_lost(outcome) if name in lost else outcome for name, outcome in _outcomes.items()))
+
+
+def _lost(name: str, record: _Record) -> bool:
+    """Whether a module's functions no longer run the patched code, because it was loaded again or they were replaced."""
+    module = loaded(name)
+    if module is None:
+        return False
+    return record.pending or not all(item.holds(module) for item in record.swaps)
+
+
+def _as_lost(outcome: Outcome) -> Outcome:
+    if outcome.state not in ("applied", "pending"):
+        return outcome
+    return replace(
+        outcome, state="failed", detail="lost: its module was loaded again or its function replaced; apply() patches it again"
+    )
+
+
+def applied_patches() -> tuple[Patch, ...]:
+    """The patches in force or waiting for an import."""
+    return tuple(patch for record in _records.values() for patch in record.patches)
+
+
+def _check_names(patches: Sequence[Patch]) -> None:
+    seen = {patch.name: patch for patch in applied_patches()}
+    for patch in patches:
+        if seen.setdefault(patch.name, patch) != patch:
+            raise InvalidPatch(
+                "two different patches have this name",
+                patch=patch.name,
+                hint="rename one, or revert the one in force first",
+            )
+
+
+def _applicability(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Outcome:
+    """Whether a patch is for what is installed here; state "applied" means that it is to be."""
+    outcome = Outcome(patch.name, patch.target, "applied")
+    if patch.name in switched_off:
+        return replace(outcome, state="skipped", detail=switched_off[patch.name])
+    packages = {**dict.fromkeys(patch.versions), patch.module.partition(".")[0]: None}
+    for package in packages:
+        version = version_of(package)
+        if version is None:
+            if package in patch.versions or not is_installed(package):
+                return replace(outcome, state="absent", detail=f"{package} is not installed")
+            continue
+        if package in patch.versions and not _in_range(version, patch.versions[package], package, patch):
+            return replace(outcome, state="skipped", detail=f"for {package} {patch.versions[package]}; {version} is installed")
+        if package in tested and _newer(version, tested[package]):
+            outcome = replace(
+                outcome, detail=f"untested: {package} {version} is newer than {tested[package]}, the last one checked"
+            )
+    return outcome
+
+
+def _in_range(version: str, text: str, package: str, patch: Patch) -> bool:
+    try:
+        return specifier_of(text, package, patch.name).contains(version)
+    except InvalidVersion:  # a version that cannot be compared is in no range
+        return False
+
+
+def _newer(version: str, newest: str) -> bool:
+    try:
+        return Version(version) > Version(newest)
+    except InvalidVersion:
+        return True
+
+
+def _prepare_all(wanted: Sequence[Patch], *, strict: bool) -> tuple[list[Prepared], dict[str, Outcome]]:
+    """Plan each module; without `strict`, leave out the set of whatever fails and plan again."""
+    failures: dict[str, Outcome] = {}
+    left = list(wanted)
+    while True:
+        prepared: list[Prepared] = []
+        try:
+            for name, patches in _by_module(left).items():
+                if not _stands(name, patches):
+                    prepared.append(prepare(name, patches))
+            return prepared, failures
+        except PatchError as error:
+            if strict:
+                raise
+            # What was in force before is not to blame for what a new patch does to its module.
+            new = [patch for patch in left if patch.module == error.target.partition(":")[0] and not _in_force(patch)]
+            culprit = next((patch for patch in [*new, *left] if patch.name == error.patch), new[-1] if new else None)
+            if culprit is None:
+                raise
+            for patch in [patch for patch in left if patch.set_name == culprit.set_name]:
+                left.remove(patch)
+                if patch is culprit or not (_in_force(patch) and _stands(patch.module, _records[patch.module].patches)):
+                    detail = error.what if patch is culprit else f"left out, since {culprit.name} of the same set failed"
+                    failures[patch.name] = Outcome(patch.name, patch.target, "failed", detail, error=error)
+
+
+def _in_force(patch: Patch) -> bool:
+    record = _records.get(patch.module)
+    return record is not None and patch in record.patches
+
+
+def _by_module(patches: Sequence[Patch]) -> dict[str, tuple[Patch, ...]]:
+    """Patches by module, those in force on the same module included."""
+    grouped: dict[str, list[Patch]] = {}
+    for patch in patches:
+        record = _records.get(patch.module)
+        group = grouped.setdefault(patch.module, list(record.patches) if record else [])
+        if patch not in group:
+            group.append(patch)
+    return {name: tuple(group) for name, group in grouped.items()}
+
+
+def _stands(name: str, patches: tuple[Patch, ...]) -> bool:
+    """Whether these patches are in force on the module already, and its functions are still the patched ones."""
+    record = _records.get(name)
+    if record is None or record.patches != patches:
+        return False
+    module = loaded(name)
+    if record.pending:
+        return module is None
+    return module is not None and all(item.holds(module) for item in record.swaps)
+
+
+def _commit(prepared: Sequence[Prepared]) -> None:
+    """Make every swap, or none."""
+    functions = {item.function for plan in prepared for item in plan.swaps}
+    functions |= {item.function for plan in prepared if plan.name in _records for item in _records[plan.name].swaps}
+    before = {function: (swap.State.of(function), swap.originals.get(function)) for function in functions}
+    try:
+        for plan in prepared:
+            old = _records.get(plan.name)
+            if old is not None:
+                _restore(old)
+            for item in plan.swaps:
+                item.commit()
+    except BaseException as error:
+        for function, (state, original) in before.items():
+            state.put(function)
+            swap.originals.pop(function, None)
+            if original is not None:
+                swap.originals[function] = original
+        if isinstance(error, ValueError):
+            raise Unswappable(f"Python refuses the new code: {error}") from error
+        raise
+    for plan in prepared:
+        _records[plan.name] = _Record(plan.patches, plan.swaps, plan.pending)
+
+
+def _restore(record: _Record) -> None:
+    for item in record.swaps:
+        if item.function in swap.originals:
+            swap.restore(item.function, item.caches)
+
+
+def _watch(prepared: Sequence[Prepared]) -> None:
+    """Have what waits swapped when its import ends, or now if that has begun. Not under the lock: it may wait for the import."""
+    for item in prepared:
+        if item.pending:
+            when_imported(item.name, _on_import)
+
+
+def _on_import(module: types.ModuleType) -> None:
+    """Swap what was previewed, now that the module is there."""
+    settle(module.__name__)  # in the importing thread itself this returns at once
+    with _lock, _collection_paused():
+        record = _records.get(module.__name__)
+        if record is None or not record.pending:
+            return
+        item = prepare_imported(module, record.patches)
+        _commit([item])
+        _outcomes.update({patch.name: _outcome(patch, item) for patch in record.patches})
+
+
+def _outcome(patch: Patch, item: Prepared) -> Outcome:
+    state = item.done.states[patch.name]
+    missed = item.done.missed.get(patch.name, ())
+    notes = [note] if (note := _notes.get(patch.name)) else []
+    notes += [f"optional anchor not found: {pattern}" for pattern in missed]
+    if state == "native":
+        notes.append("the release has it already")
+    elif item.pending:
+        state = "pending"
+        notes.append("previewed; swapped when the module is imported")
+    edits = tuple(f"{edit.action} at line {edit.line}" for edit in item.done.edits if edit.patch == patch.name)
+    return Outcome(patch.name, patch.target, state, "; ".join(notes), edits)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Syntax trees make the garbage collector walk everything that torch has allocated, again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,410 @@
+"""The pure rewrite: source and patches in; source, edits and states out. No import of the target, no I/O, no printing.
+
+All anchors are located on the pristine source before anything is edited. Edits are splices of the original text, so that what no
+edit touches stays as it was, byte for byte. The result is parsed again and must contain what was inserted.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from .errors import AnchorAmbiguous, InvalidResult, PartlyNative, PatchConflict, PatchError, TargetMissing
+from .holes import python_of
+from .locate import Function, alone, definitions, functions, starts_at
+from .nearest import missing
+from .patch import Anchor, AtStart, Change, Edit, OneOf, Parameter, Patch
+from .pattern import Match, blocks, find, shape, tells
+from .reshape import NeedsLines, write_out
+from .splicing import Splice, apply_splices, call_of, is_inserted, splice_edit, splice_parameter, splice_start
+from .text import Source, compiled, decode, encode, lines_of, parse
+
+_MOST_RESHAPES = 50
+Text = TypeVar("Text", str, bytes)
+
+
+@dataclass(frozen=True)
+class AppliedEdit:
+    """One change made. `line` counts in the source before, `action` is the edit's, `anchor` its pattern or ""."""
+
+    patch: str
+    action: str
+    line: int
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Rewrite(Generic[Text]):
+    """What a rewrite gives.
+
+    Attributes:
+        before: the source as it was; `source`: as it is now, of the same type (bytes in, bytes out).
+        edits: the changes made, in the order of the text.
+        states: by patch name, "applied" or "native" (the source already has what the patch makes).
+        missed: by patch name, the patterns of optional anchors that matched nowhere.
+    """
+
+    before: Text
+    source: Text
+    edits: tuple[AppliedEdit, ...]
+    states: Mapping[str, str]
+    missed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def diff(self) -> str:
+        """Unified diff from `before` to `source`; "" where nothing changed."""
+        before, after = (
+            [line.rstrip("\r\n") for line in lines_of(text if isinstance(text, str) else decode(text)[0])]
+            for text in (self.before, self.source)
+        )
+        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm=""))
+
+
+def rewrite(source: Text, patches: Patch | Iterable[Patch], *, lines: Mapping[str, int] | None = None) -> Rewrite[Text]:
+    """Apply patches to the source of one module, or to a function's source alone.
+
+    Args:
+        source: text, or bytes in the encoding that they declare.
+        patches: one or several, all for this module.
+        lines: by qualified name, the first line (decorators included) of the definition meant, where several have the name.
+            Given, even empty, for a whole module: a function alone does not do then.
+
+    Raises:
+        PatchError: one of its kinds; nothing is returned then.
+    """
+    if isinstance(source, bytes):
+        text, encoding = decode(source)
+        done = rewrite(text, patches, lines=lines)
+        return Rewrite(source, encode(done.source, encoding), done.edits, done.states, done.missed)
+    chosen = (patches,) if isinstance(patches, Patch) else tuple(patches)
+    first = pristine = Source(source)
+    meant = None if lines is None else {name: _index_at(pristine, name, line) for name, line in lines.items()}
+    for _ in range(_MOST_RESHAPES):
+        try:
+            return _rewrite(first, pristine, chosen, meant)
+        except _Reshape as request:
+            pristine = _written_out(pristine, request)
+    raise InvalidResult("too many statements share lines", patch=chosen[-1].name, hint="anchor other statements")
+
+
+def _index_at(source: Source, qualname: str, line: int) -> int:
+    """Which of the definitions of `qualname` begins at `line`; -1 where none does. Reshaping moves lines, not definitions."""
+    starts = [starts_at(function) for function in definitions(source.tree, qualname)]
+    return starts.index(line) if line in starts else -1
+
+
+def _written_out(source: Source, request: _Reshape) -> Source:
+    try:
+        return write_out(source, request.function, request.node)
+    except PatchError as error:
+        raise error.about(patch=request.patch.name, target=request.patch.target) from None
+
+
+class _Reshape(Exception):
+    def __init__(self, patch: Patch, function: Function, node: ast.stmt) -> None:
+        self.patch = patch
+        self.function = function
+        self.node = node
+
+
+@dataclass
+class _Plan:
+    """What one patch wants of one definition: splices to make, changes that stand already, anchors missed.
+
+    `kept`: optional changes that stand; `anchored`: a required anchor matches; `fixed`: the patch's `fixed_when` does;
+    `unfit`: the first statement that must be written out before its splice can be made.
+    A near miss is searched for only when it is going to be told, so `absent` holds what makes the error.
+    """
+
+    splices: list[tuple[Splice, str]] = field(default_factory=list)
+    standing: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    absent: list[Callable[[], PatchError]] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    anchored: bool = False
+    fixed: bool = False
+    unfit: _Reshape | None = None
+
+    @property
+    def todo(self) -> bool:
+        return bool(self.splices) or self.unfit is not None
+
+
+def _rewrite(first: Source, source: Source, patches: Sequence[Patch], meant: Mapping[str, int] | None) -> Rewrite[str]:
+    states: dict[str, str] = {}
+    missed: dict[str, tuple[str, ...]] = {}
+    made: list[tuple[Splice, str, str]] = []
+    unfit: list[_Reshape] = []
+    for patch in patches:
+        try:
+            plans = [_plan(patch, source, function) for function in _targets(patch, source, meant)]
+            state = {_state(patch, plan) for plan in plans}
+            if len(state) > 1:
+                raise PartlyNative("one definition of the target is repaired and another is not")
+        except PatchError as error:
+            raise error.about(patch=patch.name, target=patch.target) from None
+        states[patch.name] = state.pop()
+        missed[patch.name] = tuple(pattern for plan in plans for pattern in plan.missed)
+        if states[patch.name] == "applied":
+            made.extend((splice, anchor, patch.name) for plan in plans for splice, anchor in plan.splices)
+            unfit.extend(plan.unfit for plan in plans if plan.unfit is not None)
+    if unfit:  # what is wrong with a patch has been told by now, with the lines of the source as it was
+        raise unfit[0]
+    made = [(replace(splice, line=_line_before(splice.line, source, first)), anchor, name) for splice, anchor, name in made]
+    _refuse_overlaps(made)
+    try:
+        text = _spliced(source, [splice for splice, _, _ in made]) if made else first.text
+    except PatchError as error:
+        culprit = _culprit(source, patches, made)
+        raise error.about(patch=culprit.name, target=culprit.target) from None
+    made.sort(key=lambda item: item[0].start)
+    edits = tuple(AppliedEdit(name, splice.action, splice.line, anchor) for splice, anchor, name in made)
+    return Rewrite(first.text, text, edits, states, {name: found for name, found in missed.items() if found})
+
+
+def _line_before(line: int, source: Source, first: Source) -> int:
+    """The line in the source as it was of one in `source`, which is the same code with some statements written out."""
+    if source is first:
+        return line
+    for node, before in zip(ast.walk(source.tree), ast.walk(first.tree), strict=True):
+        for name in ("lineno", "end_lineno"):
+            if getattr(node, name, None) == line:
+                found: int = getattr(before, name)
+                return found
+    return line
+
+
+def _culprit(source: Source, patches: Sequence[Patch], made: list[tuple[Splice, str, str]]) -> Patch:
+    """The patch whose edits alone do not give Python; the last one where they fail only together."""
+    for patch in patches:
+        try:
+            _spliced(source, [splice for splice, _, name in made if name == patch.name])
+        except PatchError:
+            return patch
+    return patches[-1]
+
+
+def _targets(patch: Patch, source: Source, meant: Mapping[str, int] | None) -> list[Function]:
+    found = definitions(source.tree, patch.qualname)
+    if meant is None:
+        found = found or alone(source.tree, patch.qualname)
+    elif patch.qualname in meant:
+        index = meant[patch.qualname]
+        found = found[index : index + 1] if index >= 0 else []
+    if found:
+        return found
+    names = [name for name, _ in functions(source.tree)]
+    close = difflib.get_close_matches(patch.qualname, names, 3, 0.5)
+    last = patch.qualname.rpartition(".")[2]
+    close += [name for name in names if name.rpartition(".")[2] == last and name not in close][:3]
+    raise TargetMissing(
+        f"the module defines no function {patch.qualname}",
+        nearest=", ".join(close),
+        hint="a method is written Class.method; a function inside a function is patched through the outer one; and what a "
+        "decorator, a base class or an assignment provides has no definition here",
+    )
+
+
+def _state(patch: Patch, plan: _Plan) -> str:
+    """ "applied" or "native", or the error that stops the patch."""
+    if plan.fixed:
+        if plan.anchored:
+            raise PartlyNative(
+                f"the release has the repaired form ({patch.fixed_when}), but a required anchor still matches",
+                hint="look at the release and split the patch, or narrow `versions`",
+            )
+        return "native"
+    if plan.absent:
+        raise plan.absent[0]()
+    if plan.standing and plan.todo:
+        raise PartlyNative(
+            f"the source already has a part of what the patch makes: {plan.standing[0]}",
+            hint="look at the release and split the patch, or narrow `versions`",
+        )
+    return "native" if plan.standing or (plan.kept and not plan.todo) else "applied"
+
+
+def _plan(patch: Patch, source: Source, function: Function) -> _Plan:
+    plan = _Plan()
+    for change in patch.edits:
+        try:
+            _plan_change(change, source, function, patch, plan)
+        except NeedsLines as request:
+            plan.unfit = plan.unfit or _Reshape(patch, function, request.node)
+    plan.fixed = patch.fixed_when is not None and bool(find(patch.fixed_when, function))
+    return plan
+
+
+def _plan_change(change: Change, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
+    if isinstance(change, Parameter):
+        arguments = function.args
+        if change.name in [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]:
+            plan.standing.append(f"parameter {change.name}")
+        else:
+            plan.splices.append((splice_parameter(change, source, function), ""))
+    elif isinstance(change, AtStart):
+        if _starts_with(function.body, change.code):
+            plan.standing.append(change.code)
+        else:
+            plan.splices.append((splice_start(change, source, function), ""))
+    elif isinstance(change, OneOf):
+        _plan_one_of(change, source, function, patch, plan)
+    else:
+        edit = change if isinstance(change, Edit) else None
+        anchor = change if isinstance(change, Anchor) else change.anchor
+        _plan_edit(anchor, edit, source, function, patch, plan)
+
+
+def _plan_one_of(change: OneOf, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
+    fitting = [edit for edit in change.edits if find(edit.anchor.pattern, function)]
+    if len(fitting) > 1:
+        found = [f"line {find(edit.anchor.pattern, function)[0].line}: {edit.anchor.pattern}" for edit in fitting]
+        raise AnchorAmbiguous("more than one alternative matches", nearest="\n".join(found), hint="make them exclude each other")
+    standing = [edit for edit in change.edits if _stands(edit, [], source, function)]
+    if not fitting and not standing:
+        pattern = change.edits[-1].anchor.pattern
+        plan.absent.append(lambda: missing(pattern, source, function, patch.qualname))
+        return
+    edit = (fitting or standing)[0]
+    _plan_edit(edit.anchor, edit, source, function, patch, plan)
+
+
+def _plan_edit(anchor: Anchor, edit: Edit | None, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
+    matches = find(anchor.pattern, function)
+    if edit is not None and _stands(edit, matches, source, function):
+        (plan.standing if anchor.required else plan.kept).append(edit.code)
+        return
+    if not matches:
+        if anchor.required:
+            plan.absent.append(lambda: missing(anchor.pattern, source, function, patch.qualname))
+        else:
+            plan.missed.append(anchor.pattern)
+        return
+    _check_count(anchor, matches)
+    plan.anchored = plan.anchored or anchor.required
+    if edit is not None:
+        plan.splices.extend((splice_edit(edit, match, source, function), anchor.pattern) for match in matches)
+
+
+def _check_count(anchor: Anchor, matches: list[Match]) -> None:
+    listed = ", ".join(str(match.line) for match in matches)
+    if anchor.count is not None and len(matches) > anchor.count:
+        raise AnchorAmbiguous(
+            f"anchor matches {len(matches)} times, {anchor.count} expected: {anchor.pattern}",
+            where=f"lines {listed}",
+            hint="write more of the code around it into the pattern, or say count= or at_least=",
+        )
+    least = anchor.count if anchor.count is not None else anchor.at_least
+    if least is not None and len(matches) < least:
+        raise AnchorAmbiguous(
+            f"anchor matches {len(matches)} times, {'' if anchor.count else 'at least '}{least} expected: {anchor.pattern}",
+            where=f"lines {listed}",
+            hint="one of its places may have moved or changed",
+        )
+
+
+def _stands(edit: Edit, matches: list[Match], source: Source, function: Function) -> bool:
+    """Whether the source already is as the edit makes it.
+
+    Raises:
+        PartlyNative: at some of the matches it is, and at others not.
+    """
+    if edit.action == "remove":
+        return False
+    if edit.action.startswith("insert"):
+        there = [is_inserted(edit, match, source, function) for match in matches]
+    else:
+        made = find(_made_by(edit), function) if tells(_made_by(edit)) else []
+        if len(made) < (edit.anchor.count or edit.anchor.at_least or 1):
+            return False
+        inside = {id(child) for match in made for node in match.nodes for child in ast.walk(node)}
+        there = [id(match.nodes[0]) in inside for match in matches] or [True]
+    if any(there) and not all(there):
+        lines = [match.line for match, done in zip(matches, there, strict=True) if done]
+        raise PartlyNative(
+            f"the source has what {edit.action} makes at some matches of its anchor only: {edit.anchor.pattern}",
+            where=f"there already at lines {', '.join(map(str, lines))}; {len(matches)} matches",
+            hint="look at the release and narrow the anchor, or `versions`",
+        )
+    return any(there)
+
+
+def _made_by(edit: Edit) -> str:
+    """The pattern of what a replace or set_argument leaves behind."""
+    if edit.action == "replace":
+        return edit.code
+    tree = ast.parse(python_of(edit.anchor.pattern))
+    call = call_of(tree.body[0], edit.anchor.pattern)
+    value = ast.parse(python_of(edit.code), mode="eval").body
+    call.keywords = [keyword for keyword in call.keywords if keyword.arg != edit.name]
+    call.keywords.append(ast.keyword(edit.name, value))
+    return ast.unparse(tree)
+
+
+def _starts_with(body: list[ast.stmt], code: str) -> bool:
+    wanted = ast.parse(python_of(code)).body
+    first = body[0]
+    skip = int(isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant))
+    return shape(body[skip : skip + len(wanted)]) == shape(wanted)
+
+
+def _refuse_overlaps(made: list[tuple[Splice, str, str]]) -> None:
+    ordered = sorted(made, key=lambda item: (item[0].start, item[0].end))
+    for (one, _, first), (two, _, second) in itertools.pairwise(ordered):
+        if two.start < one.end or (two.start == one.start and one.end > one.start and two.end > two.start):
+            raise PatchConflict(
+                f"{first} and {second} change the same code" if first != second else "two of its edits change the same code",
+                patch=first,
+                where=f"lines {one.line} ({one.action}) and {two.line} ({two.action})",
+                hint="leave one out with exclude=, or let one patch make both changes",
+            )
+
+
+def _spliced(source: Source, splices: list[Splice]) -> str:
+    """The edited text, with parentheses around inserted expressions only where their meaning needs them."""
+    guarded = frozenset(index for index, splice in enumerate(splices) if splice.guarded is not None)
+    if guarded:
+        truth = _shape(apply_splices(source.text, splices, guarded))
+        if truth is None or _shape(apply_splices(source.text, splices)) == truth:
+            guarded = frozenset()  # parentheses cannot stand everywhere, and mostly need not
+        for index in sorted(guarded):
+            if _shape(apply_splices(source.text, splices, guarded - {index})) == truth:
+                guarded -= {index}
+    text = apply_splices(source.text, splices, guarded)
+    try:
+        tree = parse(text)
+        compiled(tree, "<edited>")  # the parser lets pass what the compiler refuses: duplicate parameters, a stray `break`
+    except SyntaxError as error:
+        raise InvalidResult(
+            f"the edited source is not Python: {error.msg}",
+            where=f"line {error.lineno}: {(error.text or '').strip()}",
+            hint="check that the replacement fits where the anchor stands",
+        ) from None
+    _check_inserted(splices, tree)
+    return text
+
+
+def _check_inserted(splices: list[Splice], tree: ast.Module) -> None:
+    """Every inserted statement sequence must stand in the result with the shape it was given."""
+    for code in {splice.inserted for splice in splices if splice.inserted.strip()}:
+        wanted = ast.parse(code).body
+        size = len(wanted)
+        held = any(
+            shape(block[start : start + size]) == shape(wanted)
+            for block in blocks(tree)
+            for start in range(len(block) - size + 1)
+            if type(block[start]) is type(wanted[0])
+        )
+        if not held:
+            raise InvalidResult("inserted code reads differently where it stands", where=code)
+
+
+def _shape(text: str) -> str | None:
+    try:
+        return shape(parse(text))
+    except SyntaxError:
+        return None

@@ -1,0 +1,276 @@
+"""Which bytes does an edit change? Turns a change and its matches into splices: a range of the text and what replaces it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .errors import InvalidResult
+from .filling import argument_value, fill
+from .holes import python_of
+from .locate import Function
+from .patch import AtStart, Edit, Parameter
+from .pattern import Match, blocks, first_line, position, shape
+from .reshape import NeedsLines
+from .text import Source, reindent
+
+
+@dataclass(frozen=True)
+class Splice:
+    """`text[start:end]` gives way to `text`. `guarded` is the same in parentheses, where that may be needed.
+
+    `inserted` is the code of whole statements that the result must contain. `following` is the text where a splice of that kind
+    stands at the same place already.
+    """
+
+    start: int
+    end: int
+    text: str
+    line: int
+    action: str
+    guarded: str | None = None
+    inserted: str = ""
+    following: str | None = None
+
+
+def apply_splices(text: str, splices: Iterable[Splice], guarded: frozenset[int] = frozenset()) -> str:
+    """`text` with all splices made; those whose index is in `guarded` in parentheses. Order of equal starts is kept."""
+    ordered = sorted(enumerate(splices), key=lambda item: (item[1].start, item[1].end != item[1].start, item[0]))
+    out: list[str] = []
+    at, joins = 0, -1
+    for index, splice in ordered:
+        out.append(text[at : splice.start])
+        if splice.following is not None and joins == splice.start:
+            out.append(splice.following)
+        else:
+            out.append(splice.guarded if index in guarded and splice.guarded is not None else splice.text)
+        at = max(at, splice.end)
+        joins = splice.start if splice.following is not None else -1
+    return "".join(out) + text[at:]
+
+
+def splice_edit(edit: Edit, match: Match, source: Source, function: Function) -> Splice:
+    """The splice of one edit at one match.
+
+    Raises:
+        NeedsLines: the statement must be written out first.
+        InvalidResult: the edit cannot be made there.
+    """
+    if match.block is None:
+        _require_position(match.nodes[0], source)
+    if edit.action == "set_argument":
+        return _set_argument(edit, match, source)
+    if edit.action == "replace" and match.block is None and _is_expression(edit.code):
+        start, end = source.span(match.nodes[0])
+        code = _in_newlines(fill(edit.code, match.bindings, source), source)
+        return Splice(start, end, code, match.line, edit.action, guarded=f"({code})")
+    statements, block = _statements(edit, match, function)
+    if edit.action == "remove":
+        return _remove(statements, block, source)
+    code = fill(edit.code, match.bindings, source)
+    if edit.action == "replace":
+        return _replace(statements, code, source)
+    before = edit.action == "insert_before"
+    return insert(statements[0] if before else statements[-1], code, source, before=before)
+
+
+def _require_position(node: ast.AST, source: Source) -> None:
+    """Raise InvalidResult unless the text at a node's position is that node: inside f-strings old Pythons may get it wrong."""
+    text = source.segment(node)
+    for code in (f"({text}\n)", f"_[{text}\n]"):  # only brackets take slices
+        try:
+            found = ast.parse(code, mode="eval").body
+        except SyntaxError:
+            continue
+        if shape(node) in (shape(found), shape(getattr(found, "slice", found))):
+            return
+    raise InvalidResult(
+        "Python gives no usable position for this code",
+        where=f"line {first_line(node)}: {text}",
+        hint="write the whole string as the pattern",
+    )
+
+
+def splice_start(change: AtStart, source: Source, function: Function) -> Splice:
+    """The splice that puts statements below the docstring."""
+    first = function.body[0]
+    docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    if docstring and len(function.body) > 1:
+        return insert(function.body[1], python_of(change.code), source, before=True)
+    return insert(first, python_of(change.code), source, before=not docstring)
+
+
+def splice_parameter(change: Parameter, source: Source, function: Function) -> Splice:
+    """The splice that adds a keyword-only parameter to the signature."""
+    arguments = function.args
+    text = _in_newlines(f"{change.name}={argument_value(python_of(change.default))}", source)
+    star = "" if arguments.vararg or arguments.kwonlyargs else "*, "
+    if arguments.kwarg is not None:
+        start, _ = source.span(arguments.kwarg)
+        start = source.text.rindex("**", 0, start)
+        return Splice(start, start, f"{star}{text}, ", function.lineno, "parameter", following=f"{text}, ")
+    end, last = end_of_list(source.text, _parameters_at(source, function))
+    lead = {"(": "", ",": " "}.get(last, ", ")
+    return Splice(end, end, lead + star + text, function.lineno, "parameter", following=f", {text}")
+
+
+def _parameters_at(source: Source, function: Function) -> int:
+    """Where a definition's parameter list opens, behind its name and its type parameters."""
+    at = source.text.index("def", source.span(function)[0])
+    at = source.text.index(function.name, at + len("def")) + len(function.name)
+    for item in getattr(function, "type_params", ()):
+        at = source.span(item)[1]
+    return source.text.index("(", at)
+
+
+def insert(statement: ast.stmt, code: str, source: Source, *, before: bool) -> Splice:
+    """Whole lines of `code` before or after a statement that stands on lines of its own."""
+    lead, _, after = _on_own_lines(statement, source)
+    lines = reindent(code.rstrip("\n") + "\n", lead, source.newline)
+    line = first_line(statement) if before else (statement.end_lineno or statement.lineno)
+    if before:
+        at = source.line_start(line)
+        return Splice(at, at, lines, line, "insert_before", inserted=code)
+    at = source.line_start(line + 1)
+    if not after.endswith(("\n", "\r")):
+        lines = source.newline + lines.removesuffix(source.newline)
+    return Splice(at, at, lines, line, "insert_after", inserted=code)
+
+
+def is_inserted(edit: Edit, match: Match, source: Source, function: Function) -> bool:
+    """Whether the statements that an insert would add stand beside the match already."""
+    statements, block = _statements(edit, match, function)
+    wanted = ast.parse(fill(edit.code, match.bindings, source)).body
+    start = next(index for index, item in enumerate(block) if item is statements[0])
+    start = start - len(wanted) if edit.action == "insert_before" else start + len(statements)
+    return start >= 0 and shape(block[start : start + len(wanted)]) == shape(wanted)
+
+
+def _on_own_lines(statement: ast.stmt, source: Source) -> tuple[str, int, str]:
+    """Indentation, first line and rest of the last line of a statement; raises NeedsLines if it shares a line."""
+    first = first_line(statement)
+    decorated = first < statement.lineno
+    start, end = source.span(statement)
+    lead = source.indent(first) if decorated else source.before_on_line(start, first)
+    after = source.after_on_line(end, statement.end_lineno or statement.lineno)
+    shared = lead.strip() or source.continues(first) or (after.strip() and not after.lstrip().startswith("#"))
+    if shared or source.text.startswith("elif", start):
+        raise NeedsLines(statement)
+    return lead, first, after
+
+
+def _replace(statements: list[ast.stmt], code: str, source: Source) -> Splice:
+    lead, first, _ = _on_own_lines(statements[0], source)
+    _on_own_lines(statements[-1], source)
+    start = source.line_start(first) + len(lead)
+    _, end = source.span(statements[-1])
+    lines = reindent(code.strip("\n"), lead, source.newline).removeprefix(lead)
+    return Splice(start, end, lines, first, "replace", inserted=code)
+
+
+def _remove(statements: list[ast.stmt], block: list[ast.stmt], source: Source) -> Splice:
+    lead, first, _ = _on_own_lines(statements[0], source)
+    _, _, after = _on_own_lines(statements[-1], source)
+    start = source.line_start(first)
+    _, end = source.span(statements[-1])
+    if len(statements) == len(block):
+        return Splice(start + len(lead), end, "pass", first, "remove")
+    if after.strip():  # a comment behind the statement stays, on a line of its own
+        return Splice(start + len(lead), end + len(after) - len(after.lstrip()), "", first, "remove")
+    return Splice(start, end + len(after), "", first, "remove")
+
+
+def _statements(edit: Edit, match: Match, function: Function) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements that an edit acts on and the block that holds them."""
+    if match.block is not None:
+        return [node for node in match.nodes if isinstance(node, ast.stmt)], match.block
+    node = match.nodes[0]
+    for block in reversed(list(blocks(function))):
+        for statement in block:
+            if any(child is node for child in _own_expressions(statement)):
+                whole = isinstance(statement, ast.Expr) and statement.value is node
+                if edit.action in ("remove", "replace") and not whole:
+                    raise InvalidResult(
+                        f"cannot {edit.action} an expression that is part of a statement"
+                        + ("" if edit.action == "remove" else " by statements"),
+                        where=f"line {match.line}: {ast.unparse(statement).splitlines()[0]}",
+                        hint="write the whole statement as the pattern",
+                    )
+                return [statement], block
+    raise AssertionError("a match lies inside the function")
+
+
+def _own_expressions(statement: ast.stmt) -> Iterable[ast.AST]:
+    """Nodes of a statement that belong to no statement inside it."""
+    queue: list[ast.AST] = [statement]
+    while queue:
+        node = queue.pop()
+        yield node
+        queue.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+
+
+def _in_newlines(code: str, source: Source) -> str:
+    """`code` with the line endings of the file that it goes to."""
+    return re.sub(r"\r\n|\r|\n", source.newline, code)
+
+
+def _is_expression(code: str) -> bool:
+    try:
+        ast.parse(python_of(code), mode="eval")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _set_argument(edit: Edit, match: Match, source: Source) -> Splice:
+    call = call_of(match.nodes[0], edit.anchor.pattern)
+    code = fill(edit.code, match.bindings, source)
+    code = _in_newlines(argument_value(code), source)
+    for keyword in call.keywords:
+        if keyword.arg == edit.name:
+            start, end = source.span(keyword.value)
+            return Splice(start, end, code, match.line, "set_argument", guarded=f"({code})")
+    items = sorted([*call.args, *call.keywords], key=position)
+    if len(items) == 1 and isinstance(items[0], ast.GeneratorExp):
+        start, end = source.span(items[0])
+        if end == source.span(call)[1]:  # the call's own parentheses are the generator's
+            return Splice(start, end, f"({source.text[start:end]}, {edit.name}={code})", match.line, "set_argument")
+    end, last = end_of_list(source.text, source.span(call.func)[1])
+    text = {"(": "", ",": " "}.get(last, ", ") + f"{edit.name}={code}"
+    return Splice(end, end, text, match.line, "set_argument")
+
+
+def end_of_list(text: str, at: int) -> tuple[int, str]:
+    """The last token of the parenthesised list that opens at or after `at`: where it ends, and its text.
+
+    Raises:
+        InvalidResult: no parenthesis opens there.
+    """
+    while text[at] in ") \t\r\n\f\\":
+        at += 1
+    if text[at] != "(":
+        raise InvalidResult("cannot tell where the parentheses open", where=text[at : at + 60])
+    rest = text[at:]
+    starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", rest))]
+    depth, end, last = 0, at + 1, "("
+    for token in tokenize.generate_tokens(io.StringIO(rest, newline="").readline):
+        if token.type in (tokenize.NL, tokenize.COMMENT):
+            continue
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.string, 0) if token.type == tokenize.OP else 0
+        if depth == 0:
+            break
+        end, last = at + starts[token.end[0] - 1] + token.end[1], token.string
+    return end, last
+
+
+def call_of(node: ast.AST | None, pattern: str) -> ast.Call:
+    """The outermost call of a match: the matched expression, or the value of the matched statement."""
+    while node is not None and not isinstance(node, ast.Call):
+        node = getattr(node, "value", None)
+    if node is None:
+        raise InvalidResult("set_argument needs a pattern that is a call", where=pattern)
+    return node

@@ -1,0 +1,303 @@
+"""Put new code into living functions, and take it out again.
+
+A target is found by the identity of its code, not by its attribute: methods sit under decorators. The code that the source on
+disk compiles to must be the code that runs; otherwise the file changed, or somebody patched first, and nothing is touched.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import functools
+import inspect
+import re
+import symtable
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .errors import ForeignPatch, MissingName, SourceMismatch, TargetMissing, Unswappable
+from .locate import Function
+from .text import Source
+
+_WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property, functools.singledispatchmethod)
+_NEUTRAL = {"builtins", "functools", "contextlib", "patchwork"}
+_MOST_LAYERS = 1000
+_UNKNOWABLE = re.compile(r"\bglobals\b|\bimport\s*\*")  # may also stand in a string or comment
+_KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True)
+class State:
+    """What a swap changes of a function."""
+
+    code: types.CodeType
+    kwdefaults: Mapping[str, object] | None
+
+    @classmethod
+    def of(cls, function: types.FunctionType) -> State:
+        return cls(function.__code__, function.__kwdefaults__)
+
+    def put(self, function: types.FunctionType) -> None:
+        function.__code__ = self.code
+        function.__kwdefaults__ = None if self.kwdefaults is None else dict(self.kwdefaults)
+
+
+# What each patched function was before: the one record of what is patched now.
+originals: dict[types.FunctionType, State] = {}
+
+
+@dataclass
+class Swap:
+    """One function and the code it is to get. `caches`: memoising layers above it, cleared at the swap."""
+
+    qualname: str
+    function: types.FunctionType
+    code: types.CodeType
+    kwdefaults: dict[str, object] = field(default_factory=dict)
+    caches: tuple[object, ...] = ()
+
+    def holds(self, module: types.ModuleType) -> bool:
+        """Whether the module's function is still this one, running this code (a reload makes a new function)."""
+        try:
+            layers = _layers(_attribute(module, self.qualname))
+        except TargetMissing:
+            return False
+        return self.function.__code__ is self.code and any(layer is self.function for layer, _ in layers)
+
+    def commit(self) -> None:
+        """Put the code in; the function's own defaults stay the same objects."""
+        before = State.of(self.function)
+        added = {**(before.kwdefaults or {}), **self.kwdefaults}
+        State(self.code, added or None).put(self.function)
+        originals[self.function] = before
+        for cache in self.caches:
+            cache.cache_clear()  # type: ignore[attr-defined]
+
+
+def restore(function: types.FunctionType, caches: Sequence[object] = ()) -> None:
+    """Give a patched function its original code and defaults back; what a memo above it holds was made by the patched code."""
+    originals.pop(function).put(function)
+    for cache in caches:
+        cache.cache_clear()  # type: ignore[attr-defined]
+
+
+def original_code(function: types.FunctionType) -> types.CodeType:
+    """The code a function had before any patch."""
+    state = originals.get(function)
+    return function.__code__ if state is None else state.code
+
+
+def code_of(module: types.CodeType, qualname: str, line: int) -> types.CodeType | None:
+    """The code object of the definition of `qualname` that begins at `line`, in a compiled module; None for one in dead code."""
+    path = [part for part in qualname.split(".") if part not in ("fget", "fset", "fdel")]
+    scopes = [module]
+    for name in path:
+        scopes = [code for scope in scopes for code in _inner(scope) if code.co_name == name]
+    return next((code for code in scopes if code.co_firstlineno == line), None)
+
+
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield constant
+            if constant.co_name.startswith("<generic parameters"):
+                yield from _inner(constant)
+
+
+@dataclass(frozen=True)
+class Live:
+    """A living function, which of its definitions (by index) it runs, and the memoising layers above it."""
+
+    function: types.FunctionType
+    index: int
+    caches: tuple[object, ...]
+
+
+def find_live(module: types.ModuleType, qualname: str, codes: Sequence[types.CodeType | None], definition: Function) -> Live:
+    """The living function behind `qualname`; `codes` are those of its definitions in the source.
+
+    Raises:
+        TargetMissing: the module has no such attribute.
+        SourceMismatch: a function made from this file is there, but not from the file as it is now.
+        ForeignPatch: something else is there, or between the attribute and the function.
+    """
+    attribute = _attribute(module, qualname)
+    seen = list(_layers(attribute))
+    for layer, above in seen:
+        if type(layer) is types.FunctionType and original_code(layer) in codes:
+            _refuse_foreign(above, module, qualname, definition)
+            caches = tuple(item for item in above if hasattr(item, "cache_clear"))
+            return Live(layer, codes.index(original_code(layer)), caches)
+    functions = [layer for layer, _ in seen if type(layer) is types.FunctionType]
+    for function in functions:
+        code = original_code(function)
+        if code.co_filename == getattr(module, "__file__", None) and function.__name__ == definition.name:
+            raise SourceMismatch(
+                f"{qualname} does not run the code that its file holds",
+                where=f"{code.co_filename}:{code.co_firstlineno}",
+                hint="the file changed after it was imported, or the function was edited in place: restart Python",
+            )
+    raise _foreign(functions[0] if functions else attribute, qualname)
+
+
+def _attribute(module: types.ModuleType, qualname: str) -> object:
+    found: object = module
+    owner = ""
+    for name in qualname.split("."):
+        if isinstance(found, property) and name in ("fget", "fset", "fdel"):
+            found = getattr(found, name)
+            continue
+        mangled = f"_{owner.lstrip('_')}{name}" if owner and name.startswith("__") and not name.endswith("__") else name
+        names = vars(found) if isinstance(found, type | types.ModuleType) else {}
+        if mangled not in names:
+            raise TargetMissing(
+                f"the imported module has no {qualname}",
+                where=f"{module.__name__} ({getattr(module, '__file__', '?')})",
+                hint="it may be defined only under a condition that does not hold here",
+            )
+        found, owner = names[mangled], name
+    return found
+
+
+def _layers(item: object) -> Iterator[tuple[object, tuple[object, ...]]]:
+    """`item` and what it wraps, nearest first, each once and with the layers above it; no property or descriptor is called."""
+    queue: list[tuple[object, tuple[object, ...]]] = [(item, ())]
+    seen: set[int] = set()
+    for layer, above in queue:
+        if id(layer) not in seen and len(seen) < _MOST_LAYERS:
+            seen.add(id(layer))
+            yield layer, above
+            queue.extend((inner, (*above, layer)) for inner in _wrapped_by(layer))
+
+
+def _wrapped_by(item: object) -> Iterator[object]:
+    if isinstance(item, staticmethod | classmethod):
+        yield item.__func__
+    elif isinstance(item, property):
+        yield item.fget
+    elif isinstance(item, _WITH_FUNC):
+        yield item.func
+    elif (wrapped := inspect.getattr_static(item, "__wrapped__", None)) is not None:
+        # A proxy keeps what it wraps in a slot, which may be read without running anybody's code.
+        slot = isinstance(wrapped, types.GetSetDescriptorType | types.MemberDescriptorType)
+        yield wrapped.__get__(item) if slot else wrapped
+    for cell in (item.__closure__ or ()) if type(item) is types.FunctionType else ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+        if isinstance(content, types.FunctionType | staticmethod | classmethod | functools.partial):
+            yield content
+
+
+def _refuse_foreign(above: Sequence[object], module: types.ModuleType, qualname: str, definition: Function) -> None:
+    allowed = {module.__name__.partition(".")[0], *_NEUTRAL, *_decorator_packages(module, definition)}
+    for layer in above:
+        if _package_of(layer) not in allowed:
+            raise _foreign(layer, qualname)
+
+
+def _decorator_packages(module: types.ModuleType, definition: Function) -> Iterator[str]:
+    for node in definition.decorator_list:
+        root: ast.AST = node
+        while isinstance(root, ast.Call | ast.Attribute):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        item = vars(module).get(root.id) if isinstance(root, ast.Name) else None
+        name = item.__name__ if isinstance(item, types.ModuleType) else getattr(item, "__module__", None)
+        if isinstance(name, str):
+            yield name.partition(".")[0]
+
+
+def _package_of(layer: object) -> str:
+    """Whose a layer is: a function's by its globals (`functools.wraps` copies `__module__`), any other object's by its class."""
+    name = layer.__globals__.get("__name__") if type(layer) is types.FunctionType else type(layer).__module__
+    return str(name).partition(".")[0]
+
+
+def _foreign(item: object, qualname: str) -> ForeignPatch:
+    if type(item) is types.FunctionType:
+        who = item.__globals__.get("__name__", "?")
+        where = f"{item.__code__.co_filename}:{item.__code__.co_firstlineno}"
+        return ForeignPatch(
+            f"{qualname} was replaced or wrapped by {who} ({item.__code__.co_name})",
+            where=where,
+            hint="call patchwork.apply() before that code runs, or leave one of the two out",
+        )
+    return ForeignPatch(
+        f"{qualname} is, or is wrapped by, a {type(item).__module__}.{type(item).__qualname__}, not what the source makes of it",
+        where=repr(item)[:120],
+        hint="call patchwork.apply() before whatever replaced it, or leave one of the two out",
+    )
+
+
+def check_fit(old: types.CodeType, new: types.CodeType, qualname: str) -> None:
+    """Raise Unswappable if `new` cannot take the place of `old`: another kind of function, or other enclosing variables.
+
+    Variables that the edit no longer uses are kept alive before this is asked.
+    """
+    if old.co_flags & _KINDS != new.co_flags & _KINDS:
+        raise Unswappable(
+            f"the edit makes {qualname} another kind of function (plain, generator, coroutine, async generator)",
+            hint="move the `yield` or `await` into a function inside it",
+        )
+    lost = sorted(set(old.co_freevars) - set(new.co_freevars))
+    if lost:
+        raise Unswappable(
+            f"the edit makes {', '.join(lost)}, which {qualname} took from an enclosing scope, a name of its own",
+            hint="give the new variable another name",
+        )
+    added = sorted(set(new.co_freevars) - set(old.co_freevars))
+    if added:
+        raise Unswappable(
+            f"the edit makes {qualname} use {', '.join(added)} of an enclosing scope, which the living function does not hold",
+            hint="super() in a method that had none: write out super(Class, self) elsewhere; else patch the enclosing function",
+        )
+
+
+def check_names(old: types.CodeType, new: types.CodeType, known: set[str] | None, qualname: str) -> None:
+    """Raise MissingName for a global that `new` loads, `old` did not, and neither the module nor builtins have."""
+    if known is None:
+        return
+    absent = sorted(_globals_loaded(new) - _globals_loaded(old) - known - set(vars(builtins)))
+    if absent:
+        raise MissingName(
+            f"the inserted code of {qualname} uses {', '.join(absent)}, which the module does not define",
+            hint="import it in the inserted code itself",
+        )
+
+
+def _globals_loaded(code: types.CodeType) -> set[str]:
+    names = {str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _globals_loaded(constant)
+    return names
+
+
+def module_names(source: Source) -> set[str] | None:
+    """Names that a module binds, read from its source; None where a star import or `globals()` makes that unknowable."""
+    for node in ast.walk(source.tree) if _UNKNOWABLE.search(source.text) else ():
+        if (isinstance(node, ast.alias) and node.name == "*") or (isinstance(node, ast.Name) and node.id == "globals"):
+            return None
+    names = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__builtins__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        top = symtable.symtable(source.text, "<module>", "exec")
+    scopes = [top]
+    while scopes:
+        scope = scopes.pop()
+        scopes.extend(scope.get_children())
+        for symbol in scope.get_symbols():
+            if (scope is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
+                names.add(symbol.get_name())
+    return names
+
+
+def keep_alive(definition: Function, names: Sequence[str]) -> None:
+    """Give `definition` a dead reference to variables that the edit no longer uses, so that its closure keeps its layout."""
+    for name in names:
+        dead = ast.If(ast.Constant(False), [ast.Expr(ast.Name(name, ast.Load()))], [])
+        definition.body.append(ast.fix_missing_locations(ast.copy_location(dead, definition.body[-1])))

@@ -1,0 +1,33 @@
+"""Do something when a module is imported, and again on each further import if it fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import wrapt
+
+_watched: set[str] = set()
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Call `action` with the module once it is imported; one registration a name.
+
+    If `action` raises, the import fails with that error, the module is taken out again, and the next import tries once more: an
+    importer that swallows the first error must not end up with an unpatched module.
+    """
+    if name in _watched:
+        return
+    _watched.add(name)
+
+    def hook(module: ModuleType) -> None:
+        _watched.discard(name)
+        try:
+            action(module)
+        except BaseException:
+            sys.modules.pop(name, None)
+            when_imported(name, action)
+            raise
+
+    wrapt.register_post_import_hook(hook, name)
