@@ -1,0 +1,139 @@
+"""Which patches are there, and which of them does a user mean? Built-in ones, installed packs, names, globs and switches."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import importlib
+import importlib.metadata
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+
+from .engine import plan
+from .engine.errors import InvalidPatch, UnknownPatch
+from .engine.patch import Patch
+from .engine.report import Report
+
+ENTRY_POINTS = "patchwork.patches"
+
+
+def all_patches() -> tuple[Patch, ...]:
+    """The built-in patches, then those of installed packs (entry-point group `patchwork.patches`).
+
+    Raises:
+        InvalidPatch: an entry point does not lead to patches, or two patches share a name.
+    """
+    found: list[Patch] = list(importlib.import_module("patchwork.patches").PATCHES)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        loaded = point.load()
+        found.extend(_patches_in(getattr(loaded, "PATCHES", loaded), point.name))
+    names: dict[str, Patch] = {}
+    for patch in found:
+        if names.setdefault(patch.name, patch) is not patch:
+            raise InvalidPatch("two patches have this name", patch=patch.name, hint="uninstall or rename one of the packs")
+    return tuple(found)
+
+
+def _patches_in(value: object, point: str) -> Iterable[Patch]:
+    if isinstance(value, Patch):
+        return [value]
+    if isinstance(value, Iterable):
+        patches = list(value)
+        if all(isinstance(patch, Patch) for patch in patches):
+            return patches
+    raise InvalidPatch(
+        f"the entry point {point!r} of group {ENTRY_POINTS!r} leads to {type(value).__name__}, not to patches",
+        hint="let it name a Patch, a list of them, or a module with PATCHES",
+    )
+
+
+def newest_tested() -> Mapping[str, str]:
+    """By distribution, the newest release that the built-in patches were checked against."""
+    tested: Mapping[str, str] = importlib.import_module("patchwork.patches").TESTED
+    return tested
+
+
+def select(names: Iterable[str | Patch], patches: Iterable[Patch]) -> tuple[Patch, ...]:
+    """The patches meant by names, globs (`trl.*`) and Patch objects, in the order of `patches`, own ones last.
+
+    Raises:
+        UnknownPatch: a name or glob that fits none; names the closest.
+    """
+    known = {patch.name: patch for patch in patches}
+    chosen: dict[str, Patch] = {}
+    own: list[Patch] = []
+    for name in names:
+        if isinstance(name, Patch):
+            own.append(name)
+            continue
+        if not isinstance(name, str):
+            raise UnknownPatch(f"{name!r} is no patch", hint="give a name, a glob such as 'trl.*', or a Patch")
+        fitting = fnmatch.filter(known, name)
+        if not fitting:
+            near = difflib.get_close_matches(name, known, 3, 0.4)
+            raise UnknownPatch(f"no patch is called {name!r}", nearest=", ".join(near), hint="`patchwork list` shows all names")
+        chosen.update({patch: known[patch] for patch in fitting})
+    return tuple([known[name] for name in known if name in chosen] + own)
+
+
+def apply(*selection: str | Patch, exclude: Iterable[str] = (), strict: bool = True) -> Report:
+    """Apply patches to what is installed; call it before or after the libraries are imported.
+
+    Args:
+        selection: names, globs or Patch objects; none: every patch that fits what is installed.
+        exclude: names or globs to leave out. The environment variable `PATCHWORK_DISABLE` (comma-separated) adds to it.
+        strict: raise if any patch for an installed package fails, and change nothing; otherwise leave out the failed patch's
+            whole set, apply the others and say so in the report.
+
+    Returns:
+        A Report with one Outcome a patch. Calling again changes nothing.
+
+    Raises:
+        PatchError: one of its kinds, naming the patch, its target, what was found instead and what to do.
+    """
+    if clash := old_tool_installed():
+        warnings.warn(clash, stacklevel=2)
+    patches = all_patches()
+    chosen = select(selection, patches) if selection else patches
+    off = switched_off(exclude, [*patches, *chosen])
+    return plan.apply(chosen, strict=strict, switched_off=off, tested=newest_tested())
+
+
+def switched_off(exclude: Iterable[str], patches: Iterable[Patch]) -> dict[str, str]:
+    """By patch name, why it is left out: `exclude`, or the environment variable `PATCHWORK_DISABLE`."""
+    known = tuple(patches)
+    disabled = [name.strip() for name in os.environ.get("PATCHWORK_DISABLE", "").split(",") if name.strip()]
+    off = {patch.name: "switched off by PATCHWORK_DISABLE" for patch in select(disabled, known)}
+    return {**{patch.name: "left out by exclude=" for patch in select(_names(exclude), known)}, **off}
+
+
+def _names(exclude: Iterable[str]) -> Iterable[str]:
+    return [exclude] if isinstance(exclude, str) else exclude
+
+
+def revert(*selection: str | Patch) -> Report:
+    """Take patches out, all or some, and give the functions their original code back; returns what is left in force.
+
+    Models that were isolated while the patches were in force stay isolated; `patchwork.packing.restore(model)` undoes that.
+    """
+    if not selection:
+        return plan.revert()
+    return plan.revert(patch.name for patch in select(selection, [*all_patches(), *plan.applied_patches()]))
+
+
+def status() -> Report:
+    """The outcome of every patch applied in this process and not reverted, as things stand now."""
+    return plan.status()
+
+
+def old_tool_installed() -> str:
+    """What to do about the old deployment tool that has the same import name; "" where it is not installed."""
+    try:
+        version = importlib.metadata.version("patchwork")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return (
+        f"the distribution 'patchwork' {version} is installed: an old deployment tool whose files lie in the same folder as "
+        "patchwork-packing's. Run: pip uninstall patchwork && pip install --force-reinstall --no-deps patchwork-packing"
+    )
