@@ -1,0 +1,161 @@
+"""The command line: formats what the library says and picks the exit code (0 all well, 1 something falls short, 2 wrong use)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+
+from . import __version__
+from .demo_data import DemoError
+from .engine.errors import InvalidPatch, PatchError, UnknownPatch
+
+if TYPE_CHECKING:
+    from .doctor import Diagnosis
+    from .engine.preview import Preview
+
+app = typer.Typer(
+    help="Patch installed Python source safely, and pack samples exactly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False, soft_wrap=True)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_COLOURS = {"pending": "green", "applied": "green", "native": "cyan", "failed": "bold red", "skipped": "yellow", "absent": "dim"}
+_WORDS = {"pending": "fits"}
+
+
+@app.callback(invoke_without_command=True)
+def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False) -> None:
+    if version:
+        console.print(f"patchwork-packing {__version__}")
+        raise typer.Exit
+
+
+@app.command("list")
+def list_patches(as_json: Json = False) -> None:
+    """Every patch: whether it fits what is installed, and why it exists."""
+    from .doctor import patch_as_dict, previews
+
+    found = previews()
+    if as_json:
+        _print_json([patch_as_dict(item) for item in found])
+    else:
+        for item in found:
+            _print_patch(item)
+    raise typer.Exit(int(any(item.outcome.state == "failed" for item in found)))
+
+
+@app.command()
+def diff(
+    name: Annotated[str, typer.Argument(metavar="PATCH", help="Name or glob, such as 'trl.*'.")], as_json: Json = False
+) -> None:
+    """The change that a patch makes to the installed source."""
+    from .catalog import all_patches, newest_tested, select
+    from .engine.preview import preview
+
+    found = preview(select([name], all_patches()), tested=newest_tested())
+    if as_json:
+        _print_json([{"patch": i.patch.name, "state": i.outcome.state, "path": i.path, "diff": _diff(i)} for i in found])
+    for item in found if not as_json else ():
+        if text := _diff(item):
+            console.print(
+                Syntax(text, "diff", theme="ansi_dark", background_color="default") if console.is_terminal else escape(text)
+            )
+        else:
+            _print_patch(item)
+    raise typer.Exit(int(any(item.outcome.state == "failed" for item in found)))
+
+
+@app.command()
+def doctor(
+    model: Annotated[str | None, typer.Option(help="Name or path of a model: may it be packed here?")] = None,
+    as_json: Json = False,
+) -> None:
+    """This machine: packages, patches, and whether packing is safe and in which way."""
+    from .doctor import diagnose
+
+    found = diagnose(model)
+    if as_json:
+        _print_json(found.as_dict())
+        raise typer.Exit(int(not found.ok))
+    _print_diagnosis(found)
+    raise typer.Exit(int(not found.ok))
+
+
+@app.command()
+def demo(
+    model: Annotated[str | None, typer.Option(help="A model of your own: name or path. Default: a tiny random Qwen3.5.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Documents of your own: FILE.jsonl or FILE.txt.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the picture and the numbers.")] = Path("patchwork-demo"),
+    as_json: Json = False,
+) -> None:
+    """See packing go wrong and then right, on real text."""
+    from .demo import run
+
+    progress = Console(stderr=True, highlight=False) if as_json else console
+    result = run(model=model, dataset=dataset, out=out, console=progress)
+    if as_json:
+        _print_json(result.as_dict())
+    raise typer.Exit(int(not result.passed))
+
+
+def _print_diagnosis(found: Diagnosis) -> None:
+    console.print(f"[bold]Python[/]  {escape(found.python)}\n\n[bold]Packages[/]")
+    for package in found.packages:
+        version = package.version or "not installed"
+        console.print(f"  {package.name:<14} {escape(version):<14} [dim]{escape(package.path or '')}[/]")
+    console.print("\n[bold]Patches[/]")
+    for item in found.patches:
+        _print_patch(item, with_reason=False)
+    for warning in found.warnings:
+        console.print(f"\n[yellow]Note[/]  {escape(warning)}")
+    verdict = "[green]safe[/]" if found.packing.safe else "[red]not safe[/]"
+    console.print(f"\n[bold]Packing[/]  {verdict}: {escape(found.packing.sentence)}")
+    for reason in found.packing.reasons:
+        console.print(f"  - {escape(reason)}")
+
+
+def _print_patch(item: Preview, *, with_reason: bool = True) -> None:
+    outcome = item.outcome
+    word = _WORDS.get(outcome.state, outcome.state)
+    console.print(f"  [{_COLOURS[outcome.state]}]{word:<8}[/] [bold]{escape(outcome.patch)}[/]  [dim]{escape(outcome.target)}[/]")
+    if outcome.error is not None:
+        console.print(textwrap.indent(escape(str(outcome.error)), "    "))
+        return
+    for note in filter(None, (outcome.detail, ", ".join(outcome.edits))):
+        console.print(f"    {escape(note)}")
+    if with_reason and item.patch.reason:
+        console.print(f"    [dim]{escape(item.patch.reason)}[/]")
+
+
+def _diff(item: Preview) -> str:
+    if item.rewrite is None or not item.rewrite.diff:
+        return ""
+    _, _, *body = item.rewrite.diff.splitlines()
+    return "\n".join([f"--- {item.path}", f"+++ {item.path} ({item.patch.name})", *body])
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def main() -> None:
+    """Entry point: errors of the library become a message and an exit code, never a traceback."""
+    errors = Console(stderr=True, highlight=False)
+    try:
+        app()
+    except (UnknownPatch, InvalidPatch, DemoError) as error:
+        errors.print(f"[red]patchwork:[/] {escape(str(error))}")
+        sys.exit(2)
+    except PatchError as error:
+        errors.print(f"[red]patchwork:[/] {escape(str(error))}")
+        sys.exit(1)
