@@ -26,7 +26,13 @@ def all_patches() -> tuple[Patch, ...]:
     """
     found: list[Patch] = list(importlib.import_module("patchwork.patches").PATCHES)
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        loaded = point.load()
+        try:
+            loaded = point.load()
+        except (ImportError, AttributeError) as error:
+            raise InvalidPatch(
+                f"the pack {point.value!r} of entry-point group {ENTRY_POINTS!r} cannot be loaded: {error}",
+                hint="repair or uninstall the distribution that registers it",
+            ) from error
         found.extend(_patches_in(getattr(loaded, "PATCHES", loaded), point.name))
     names: dict[str, Patch] = {}
     for patch in found:
@@ -65,7 +71,8 @@ def select(names: Iterable[str | Patch], patches: Iterable[Patch]) -> tuple[Patc
     own: list[Patch] = []
     for name in names:
         if isinstance(name, Patch):
-            own.append(name)
+            own.extend([] if name in own or known.get(name.name) == name else [name])
+            chosen.update({name.name: name} if known.get(name.name) == name else {})
             continue
         if not isinstance(name, str):
             raise UnknownPatch(f"{name!r} is no patch", hint="give a name, a glob such as 'trl.*', or a Patch")

@@ -196,6 +196,8 @@ class Patch:
         fixed_when: str | None = None,
         cases: Iterable[Case] = (),
     ) -> None:
+        if isinstance(edits, Change) or not isinstance(edits, Iterable):
+            raise InvalidPatch("edits is no list", patch=str(name), hint="write edits=[required(...).replace(...)]")
         for attribute, value in (
             ("name", name),
             ("target", target),

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from packaging.version import InvalidVersion, Version
-
 from . import swap
 from .errors import InvalidPatch, PatchError, Unswappable
-from .installed import is_installed, loaded, settle, version_of
-from .patch import Patch, specifier_of
+from .installed import loaded, settle
+from .outcomes import applicability, outcome_of
+from .patch import Patch
 from .prepare import Prepared, prepare, prepare_imported
 from .report import Outcome, Report
 from .swap import Swap
@@ -65,7 +64,7 @@ def apply(
         settle(patch.module)
     with _lock, _collection_paused():
         in_force = {patch.name for patch in applied_patches()}
-        outcomes = {patch.name: _applicability(patch, switched_off or {}, tested or {}) for patch in patches}
+        outcomes = {patch.name: applicability(patch, switched_off or {}, tested or {}) for patch in patches}
         wanted = [patch for patch in patches if outcomes[patch.name].state == "applied"]
         prepared, failures = _prepare_all(wanted, strict=strict)
         _commit(prepared)
@@ -141,41 +140,6 @@ def _check_names(patches: Sequence[Patch]) -> None:
                 patch=patch.name,
                 hint="rename one, or revert the one in force first",
             )
-
-
-def _applicability(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Outcome:
-    """Whether a patch is for what is installed here; state "applied" means that it is to be."""
-    outcome = Outcome(patch.name, patch.target, "applied")
-    if patch.name in switched_off:
-        return replace(outcome, state="skipped", detail=switched_off[patch.name])
-    packages = {**dict.fromkeys(patch.versions), patch.module.partition(".")[0]: None}
-    for package in packages:
-        version = version_of(package)
-        if version is None:
-            if package in patch.versions or not is_installed(package):
-                return replace(outcome, state="absent", detail=f"{package} is not installed")
-            continue
-        if package in patch.versions and not _in_range(version, patch.versions[package], package, patch):
-            return replace(outcome, state="skipped", detail=f"for {package} {patch.versions[package]}; {version} is installed")
-        if package in tested and _newer(version, tested[package]):
-            outcome = replace(
-                outcome, detail=f"untested: {package} {version} is newer than {tested[package]}, the last one checked"
-            )
-    return outcome
-
-
-def _in_range(version: str, text: str, package: str, patch: Patch) -> bool:
-    try:
-        return specifier_of(text, package, patch.name).contains(version)
-    except InvalidVersion:  # a version that cannot be compared is in no range
-        return False
-
-
-def _newer(version: str, newest: str) -> bool:
-    try:
-        return Version(version) > Version(newest)
-    except InvalidVersion:
-        return True
 
 
 def _prepare_all(wanted: Sequence[Patch], *, strict: bool) -> tuple[list[Prepared], dict[str, Outcome]]:
@@ -282,17 +246,8 @@ def _on_import(module: types.ModuleType) -> None:
 
 
 def _outcome(patch: Patch, item: Prepared) -> Outcome:
-    state = item.done.states[patch.name]
-    missed = item.done.missed.get(patch.name, ())
-    notes = [note] if (note := _notes.get(patch.name)) else []
-    notes += [f"optional anchor not found: {pattern}" for pattern in missed]
-    if state == "native":
-        notes.append("the release has it already")
-    elif item.pending:
-        state = "pending"
-        notes.append("previewed; swapped when the module is imported")
-    edits = tuple(f"{edit.action} at line {edit.line}" for edit in item.done.edits if edit.patch == patch.name)
-    return Outcome(patch.name, patch.target, state, "; ".join(notes), edits)
+    waiting = "previewed; swapped when the module is imported"
+    return outcome_of(patch, item.done, _notes.get(patch.name, ""), pending=item.pending, waiting=waiting)
 
 
 @contextmanager

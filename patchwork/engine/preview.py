@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .errors import PatchError
 from .installed import read_source, spec_of
+from .outcomes import applicability, outcome_of
 from .patch import Patch
-from .plan import _applicability
 from .report import Outcome
 from .rewriting import Rewrite, rewrite
 
@@ -39,21 +39,14 @@ def preview(
 def _preview(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Preview:
     path = ""
     try:
-        outcome = _applicability(patch, switched_off, tested)
+        outcome = applicability(patch, switched_off, tested)
         spec = spec_of(patch.module) if outcome.state == "applied" else None
         if spec is None:
             return Preview(patch, outcome)
         source = read_source(spec)
         path = source.path
-        done = rewrite(source.data, patch)
+        done = rewrite(source.data, patch, lines={})
     except PatchError as error:
         error.about(patch=patch.name, target=patch.target, where=path)
         return Preview(patch, Outcome(patch.name, patch.target, "failed", error.what, error=error), path)
-    edits = tuple(f"{edit.action} at line {edit.line}" for edit in done.edits)
-    notes = [outcome.detail] if outcome.detail else []
-    notes += [f"optional anchor not found: {pattern}" for pattern in done.missed.get(patch.name, ())]
-    native = done.states[patch.name] == "native"
-    if native:
-        notes.append("the release has it already")
-    state = "native" if native else "pending"
-    return Preview(patch, Outcome(patch.name, patch.target, state, "; ".join(notes), edits), path, done)
+    return Preview(patch, outcome_of(patch, done, outcome.detail, pending=True), path, done)

@@ -121,3 +121,8 @@ def test_a_default_that_is_not_an_expression() -> None:
     for default in ("x = 1", "return", "1 +", ""):
         with pytest.raises(InvalidPatch, match="parameter default"):
             parameter("k", default=default)
+
+
+@pytest.mark.parametrize("edits", [EDIT, required("f(x)"), 5, None])
+def test_edits_that_are_no_list(edits: object) -> None:
+    assert "own.patch: edits is no list" in wrong(edits=edits)

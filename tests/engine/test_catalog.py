@@ -198,6 +198,20 @@ def test_an_entry_point_that_leads_to_no_patches_is_named(lib: Library, known: t
         patchwork.apply()
 
 
+@pytest.mark.parametrize("value", ["lib.gone", "lib.pack:GONE"])
+def test_a_pack_that_cannot_be_loaded_is_named(value: str, lib: Library, known: tuple[Patch, ...]) -> None:
+    lib.write(CORE, pack=PACK)
+    distribution(lib, "pack", "1.0", f"[patchwork.patches]\npack = {value}\n")
+    with pytest.raises(InvalidPatch, match=rf"the pack '{value}' of entry-point group 'patchwork\.patches' cannot be loaded"):
+        patchwork.apply()
+
+
+def test_a_patch_given_twice_is_applied_and_listed_once(lib: Library, known: tuple[Patch, ...]) -> None:
+    own = lib.patch("h", ADD_ONE, name="own.h")
+    assert list(names(patchwork.apply(own, own))) == ["own.h"]
+    assert list(names(patchwork.apply(known[0], known[0].name))) == [known[0].name]
+
+
 def test_a_pack_that_takes_a_name_is_refused(lib: Library, known: tuple[Patch, ...]) -> None:
     lib.write(CORE, pack=PACK.replace("pack.h", "lib.core.first"))
     distribution(lib, "pack", "1.0", "[patchwork.patches]\npack = lib.pack\n")
