@@ -1,11 +1,17 @@
 """Is running a mixer on documents side by side as fast as the row, and how much faster than a loop over documents?
 
 One Qwen3.5 (else Qwen3-Next) mixer, 2,048 tokens, forward and backward, on the CPU. The peers: the stock forward on the
-whole row, which leaks, and a plain Python loop over the documents. Interleaved repeats, medians.
+whole row, which leaks, and a plain Python loop over the documents. The three ways take turns; a ratio is the median of the
+ratios within a turn, so that a busy machine slows both sides of it.
 
     python benchmarks/mixer.py [--repeats 7] [--threads N]
 
 Exit code 1 if a goal is missed: not slower than stock; 1.3 times as fast as the loop on 16 x 128, 4 times on 128 x 16.
+
+The goals hold from transformers 5.15. Before it a mixer cannot be told its chunk length, so that each document of up to 64
+tokens is padded to a chunk of 64. There 128 x 16 takes two to three times as long as the leaking row, and the skewed mix,
+with its documents of 8 to 40, up to a quarter longer: goals are missed, and the exit code is 1. The loop can be as fast on
+16 x 128 where there is one thread only; 1.3 is a goal for two.
 """
 
 from __future__ import annotations
@@ -15,17 +21,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import transformers
 
 from patchwork.packing.batching import plan, side_by_side
 from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.mixers import mixer_of
+from patchwork.packing.mixers import mixer_of, takes_chunk
 from patchwork.packing.transport import short
 
 TOKENS, HIDDEN = 2048, 512
 NOISE = 1.05  # two runs of the same thing differ by this much
+WIDTHS = {"linear_num_value_heads": 8, "linear_num_key_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32}
 SKEWED = [1024, 400, 256, 128, 100, 60, 40, 20, 12, 8]
 # Name: lengths, how much faster than the loop it has to be.
 MIXES: dict[str, tuple[list[int], float]] = {
@@ -39,10 +47,7 @@ def build() -> torch.nn.Module:
     """One mixer: 4 key heads and 8 value heads of 32."""
     settings = {
         "hidden_size": HIDDEN,
-        "linear_num_value_heads": 8,
-        "linear_num_key_heads": 4,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
+        **WIDTHS,
         "num_hidden_layers": 1,
         "layer_types": ["linear_attention"],
     }
@@ -66,13 +71,14 @@ def timed(run: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> 
     return time.perf_counter() - begin
 
 
-def measure(mixer: torch.nn.Module, lengths: list[int], repeats: int) -> dict[str, float]:
-    """Median seconds of each way."""
+def measure(mixer: torch.nn.Module, lengths: list[int], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each way, turn by turn, the first turn left out."""
     boundaries = Boundaries.from_seq_lens(lengths)
     plan(boundaries)
     hidden = torch.randn(1, TOKENS, HIDDEN)
     entry = mixer_of(type(mixer))
     assert entry is not None
+    entry = entry if takes_chunk() else replace(entry, chunk="")
 
     def document_batch(part: torch.Tensor, _: object) -> torch.Tensor:
         result: torch.Tensor = mixer(part, **short(entry, part.shape[1]))
@@ -89,29 +95,45 @@ def measure(mixer: torch.nn.Module, lengths: list[int], repeats: int) -> dict[st
             seconds = timed(run, hidden)
             if repeat:
                 taken[name].append(seconds)
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return taken
+
+
+def ratio(above: list[float], below: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(above, below, strict=True))
+
+
+def verdict(value: float, goal: float, most: bool) -> tuple[str, bool]:
+    """A ratio beside its goal, and whether the goal is met; ``most``: the goal is a maximum. A goal of 0 is none."""
+    if not goal:
+        return f"{value:5.2f}   (no goal)", True
+    met = value <= NOISE * goal if most else value >= goal
+    return f"{value:5.2f}   ({'at most' if most else 'at least'} {goal}: {'met' if met else 'MISSED'})", met
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     mixer = build()
-    print(f"{type(mixer).__name__}, transformers {transformers.__version__}, {TOKENS} tokens, forward and backward")
-    print(f"{'mix':>10} {'stock':>8} {'ours':>8} {'loop':>8} {'ours/stock':>11} {'loop/ours':>10}")
-    missed = []
+    print(f"{type(mixer).__name__}, transformers {transformers.__version__}, torch {torch.__version__}, float32 on the CPU")
+    heads = f"{WIDTHS['linear_num_key_heads']} key and {WIDTHS['linear_num_value_heads']} value heads of 32"
+    print(f"{TOKENS} tokens of width {HIDDEN}, {heads}, {torch.get_num_threads()} threads")
+    print(f"forward and backward in seconds, median of {options.repeats}; stock leaks, ours and the loop do not\n")
+    header = f"{'documents':>9} {'stock':>7} {'ours':>7} {'loop':>7}   {'ours / stock':<29} {'loop / ours':<29}"
+    print(header.rstrip())
+    missed = 0
     for name, (lengths, goal) in MIXES.items():
-        seconds = measure(mixer, lengths, options.repeats)
-        stock, ours, loop = seconds["stock"], seconds["side by side"], seconds["loop"]
-        print(f"{name:>10} {stock:8.3f} {ours:8.3f} {loop:8.3f} {ours / stock:11.2f} {loop / ours:10.2f}")
-        if ours > NOISE * stock:
-            missed.append(f"{name}: {ours / stock:.2f} times the stock time")
-        if loop < goal * ours:
-            missed.append(f"{name}: {loop / ours:.2f} times as fast as the loop, the goal is {goal}")
-    print("missed: " + "; ".join(missed) if missed else "all goals met")
+        taken = measure(mixer, lengths, options.repeats)
+        stock, ours, loop = taken.values()
+        seconds = " ".join(f"{statistics.median(each):7.3f}" for each in (stock, ours, loop))
+        against_stock, first = verdict(ratio(ours, stock), 1.0, most=True)
+        against_loop, second = verdict(ratio(loop, ours), goal, most=False)
+        print(f"{name:>9} {seconds}   {against_stock:<29} {against_loop}", flush=True)
+        missed += (not first) + (not second)
+    print(f"\n{missed} goals missed" if missed else "\nall goals met")
     return 1 if missed else 0
 
 

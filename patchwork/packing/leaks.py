@@ -6,7 +6,8 @@ replaced in turn, and whatever moves outside of it is a leak.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,10 +16,11 @@ import torch
 
 from patchwork.packing.boundaries import Boundaries, BoundariesError
 
-# A leak passes below NOISE of the logits' scale, and only if the control shows CLEAR times what was measured:
-# at the usual initialisation a leak can hide below the noise of its precision.
+# A leak passes below NOISE of the logits' scale, and only if the control shows CLEAR times what was measured and CLEAR
+# times the noise: with small weights a leak hides below it. No control gets far above the noise of half precision, so
+# VISIBLE is always enough.
 NOISE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-CLEAR = 20.0
+CLEAR, VISIBLE = 20.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,15 @@ class LeakReport:
 
     @property
     def worst(self) -> float:
-        """The largest leak of any kind."""
-        return max(self.forward.worst, self.backward.worst, *(value for row in self.matrix for value in row))
+        """The largest leak of any kind; infinite where an output was not finite."""
+        return _largest([self.forward.worst, self.backward.worst, *(value for row in self.matrix for value in row)])
 
     @property
     def passed(self) -> bool:
         """All leaks at the noise floor, and both controls clearly above it and above what was measured."""
         seen = min(self.control.worst, self.control_backward.worst)
-        return self.worst < self.noise and seen > CLEAR * max(self.worst, self.noise / CLEAR)
+        bar = max(CLEAR * self.worst, min(CLEAR * self.noise, VISIBLE))
+        return math.isfinite(seen) and self.worst < self.noise and seen > bar
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, for JSON."""
@@ -116,9 +119,9 @@ def measure_leaks(
     return LeakReport(
         documents=tuple(lengths),
         matrix=tuple(matrix),
-        forward=Measured(max(forward), tuple(forward)),
+        forward=Measured(_largest(forward), tuple(forward)),
         backward=backward,
-        control=Measured(max(control), tuple(control)),
+        control=Measured(_largest(control), tuple(control)),
         control_backward=control_backward,
         noise=NOISE.get(reference[0].dtype, NOISE[torch.bfloat16]),
         model=type(model).__name__,
@@ -150,8 +153,13 @@ def _undisturbed(model: Any) -> Iterator[None]:
 
 def _errors(outputs: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> list[float]:
     """Largest difference in each document, relative to the largest logit of all."""
-    scale = max(float(each.abs().max()) for each in reference) or 1.0
-    return [float((ours - theirs).abs().max()) / scale for ours, theirs in zip(outputs, reference, strict=True)]
+    scale = _largest(float(each.abs().max()) for each in reference) or 1.0
+    return [_largest([float((ours - theirs).abs().max()) / scale]) for ours, theirs in zip(outputs, reference, strict=True)]
+
+
+def _largest(values: Iterable[float]) -> float:
+    """``max`` that does not step over NaN, which compares as smaller than nothing and larger than nothing."""
+    return max(value if math.isfinite(value) else math.inf for value in values)
 
 
 def _gradients(model: Any, run: Any) -> dict[str, torch.Tensor]:
@@ -176,6 +184,6 @@ def _worst_parameter(found: Mapping[str, torch.Tensor], expected: Mapping[str, t
     errors = {}
     for name, like in {**found, **expected}.items():
         ours, theirs = (each.get(name, torch.zeros_like(like)).float() for each in (found, expected))
-        errors[name] = float((ours - theirs).norm()) / max(float(theirs.norm()), 1e-2 * whole)
+        errors[name] = _largest([float((ours - theirs).norm()) / max(float(theirs.norm()), 1e-2 * whole)])
     worst = max(errors, key=lambda name: errors[name])
     return Measured(errors[worst], parameter=worst)

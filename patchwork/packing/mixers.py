@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -108,7 +107,6 @@ def released(version: str) -> bool:
     return Version(sys.modules["transformers"].__version__) >= Version(version)
 
 
-@cache
 def takes_chunk() -> bool:
     """Whether mixers hand the chunk length on, and to the torch rule: a fast kernel has chunks of its own."""
     return released("5.15") and find_spec("fla") is None and find_spec("kernels") is None

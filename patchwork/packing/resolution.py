@@ -45,7 +45,8 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries 
         return None
     mask = arguments.get("attention_mask")
     if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
-        _check_prepared_mask(explicit, positions, recurrent)
+        if recurrent:
+            _check_prepared_mask(arguments, explicit, positions)
         return None
     valid = _valid_lengths(mask, tokens)
     if not explicit:
@@ -142,6 +143,11 @@ class _Positions:
         changes = None if self.tokens.row_length < 2 else self._changes()
         return changes is not None and bool(changes.any())
 
+    def left_padded(self) -> bool:
+        """Whether the ids do not count at all at first (one fill value), and from there on count to the end of the row."""
+        changes = self._changes()
+        return changes is not None and not bool((changes[:, 1:] & ~changes[:, :-1]).any())
+
     def boundaries(self, valid: list[int]) -> Boundaries | None:
         """The documents that the ids alone describe; None where they restart inside the masked tail only."""
         changes = self._changes()
@@ -189,9 +195,12 @@ class _Positions:
         return Boundaries(tuple(rows), boundaries.row_length, boundaries.device)
 
 
-def _check_prepared_mask(explicit: Mapping[str, Any], positions: _Positions, recurrent: bool) -> None:
-    """A 4-D mask, or one for each kind of layer, is the caller's own; it cannot reach a recurrent mixer."""
-    if not recurrent:
+def _check_prepared_mask(arguments: Mapping[str, Any], explicit: Mapping[str, Any], positions: _Positions) -> None:
+    """A 4-D mask, or one for each kind of layer, is the caller's own; it cannot reach a recurrent mixer.
+
+    Generation with a static cache prepares its masks too, and left-pads: it hands in a cache, and ids that restart.
+    """
+    if not explicit and positions.left_padded() and any(arguments.get(name) is not None for name in CACHES):
         return
     if explicit or (positions.text is not None and positions.may_restart()):
         raise IsolationError(

@@ -17,13 +17,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from patchwork.packing.batching import CHUNK, padded_length, side_by_side
-from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.mixers import CACHES, DROPPED, Family, Mixer, family_of, mixer_of, takes_chunk
 from patchwork.packing.resolution import describes_nothing, resolve
 
@@ -167,6 +167,8 @@ def _mixer(owner: type, original: Forward) -> Forward:
     entry = mixer_of(owner)
     if entry is None:
         raise IsolationError(f"{owner.__module__}.{owner.__name__} is not a listed mixer")
+    if not takes_chunk():
+        entry = replace(entry, chunk="")
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -183,6 +185,14 @@ def _mixer(owner: type, original: Forward) -> Forward:
 
 
 def _by_document(module: Any, original: Forward, entry: Mixer, arguments: dict[str, Any], boundaries: Boundaries) -> Any:
+    """Runs the class's own forward once for each bucket, all within one ``__call__`` of the mixer.
+
+    So hooks on the mixer, and on all around it, run once, on every rank alike: data parallelism by DDP, and sharding by
+    layer or by mixer (FSDP), see nothing of the buckets. Hooks on the mixer's *children* run once a bucket, and ranks
+    have different numbers of buckets. Where those hooks are collectives (FSDP around each Linear; ZeRO-3, which gathers
+    parameters module by module), ranks would wait for each other for ever: shard no finer than the mixer. DeepSpeed:
+    ``deepspeed.utils.set_z3_leaf_modules(model, [type(mixer)])``.
+    """
     for name in CACHES:
         if arguments.get(name) is not None:
             raise IsolationError(
@@ -201,7 +211,7 @@ def _by_document(module: Any, original: Forward, entry: Mixer, arguments: dict[s
 
 def short(entry: Mixer, length: int) -> dict[str, Any]:
     """The chunk length for a bucket of short documents, where a mixer can be told."""
-    if not entry.chunk or length > CHUNK // 2 or not takes_chunk():
+    if not entry.chunk or length > CHUNK // 2:
         return {}
     return {entry.chunk: padded_length(length)}
 
@@ -283,11 +293,11 @@ def _guarded(owner: type, original: Forward) -> Forward:
         flag = self.__dict__.get(FLAG)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         if flag is not None and flag.role == "guard" and not describes_nothing(arguments):
-            try:
-                boundaries = resolve(arguments, recurrent=False)
-            except BoundariesError:
-                # An argument of this name that means something else here: not our call to judge.
-                boundaries = None
+            # A mask that the caller prepared does not speak for mixers that nobody knows. With nothing but positions
+            # beside it, though, it is how generation calls a model on a left-padded batch.
+            if not _plain(arguments.get("attention_mask")) and not describes_nothing({**arguments, "position_ids": None}):
+                arguments.pop("attention_mask")
+            boundaries = resolve(arguments, recurrent=False)
             if boundaries is not None and boundaries.packed:
                 raise IsolationError(
                     f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
@@ -296,6 +306,10 @@ def _guarded(owner: type, original: Forward) -> Forward:
         return original(self, *args, **kwargs)
 
     return _mark(forward, "guard")
+
+
+def _plain(mask: Any) -> bool:
+    return mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)
 
 
 def masked(backbone: Any) -> bool:

@@ -118,6 +118,8 @@ def test_several_rows():
         ({"seq_idx": NUMBERS, "attention_mask": torch.tensor([[0] + [1] * 7])}, "padding must come last"),
         ({"cu_seq_lens_q": CUMULATIVE, "max_length_q": 4}, "max_length_q is 4, but a document has 5"),
         ({"position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8)}, "prepared attention mask"),
+        ({"position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8), "cache": Cache(0)}, "prepared attention mask"),
+        ({"seq_idx": NUMBERS, "attention_mask": {"full": None}, "cache": Cache(0)}, "prepared attention mask"),
         ({"position_ids": RESTART.expand(3, 1, 8)}, "all three planes"),
     ],
 )
@@ -136,6 +138,14 @@ def test_a_description_of_another_row_is_refused():
 def test_a_prepared_mask_is_the_callers_own_where_attention_is_all_there_is():
     arguments = {"input_ids": IDS, "position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8)}
     assert resolve(arguments, recurrent=False) is None
+
+
+@pytest.mark.parametrize("ids", [[1, 1, 1, 0, 1, 2, 3, 4], [0, 0, 0, 0, 1, 2, 3, 4]])
+def test_masks_that_generation_prepared_for_a_left_padded_batch_are_ordinary(ids):
+    arguments = {"position_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, 1, 8, 8)}
+    assert lengths(**arguments, past_key_values=Cache(0)) is None
+    with pytest.raises(IsolationError, match="prepared attention mask"):
+        lengths(**arguments)
 
 
 def test_image_planes_that_jump_by_themselves_are_ordinary():

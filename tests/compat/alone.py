@@ -1,0 +1,170 @@
+"""Are packed rows equal to their documents alone, and does the same call without boundaries show that it could have failed?
+
+Every comparison here runs its positive control: what it called, on the same rows, with the boundaries left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tiny
+import torch
+
+from patchwork.packing import Boundaries, isolate
+
+NAMES = tiny.recurrent_names()
+FIRST = "qwen3_next"  # in every release
+DENSE = "qwen3_5" if "qwen3_5" in NAMES else FIRST
+LOGITS = 1e-5  # of logits of about 3
+GRADIENTS = 1e-4  # of a parameter's gradient norm
+
+FORMS = {
+    "positions": ["position_ids"],
+    "full": ["position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"],
+    "cumulative": ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"],
+    "seq_idx": ["seq_idx"],
+    "cumulative and positions": ["position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"],
+    "seq_idx and positions": ["position_ids", "seq_idx"],
+}
+Call = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Packed rows for one test model: lengths of the documents row by row; ``total`` is the length of a row with its tail."""
+
+    name: str = FIRST
+    rows: tuple[tuple[int, ...], ...] = ((7, 5, 9),)
+    attention: str = "sdpa"
+    total: int | None = None
+
+    @property
+    def boundaries(self) -> Boundaries:
+        return Boundaries.from_seq_lens(self.rows, total=self.total)
+
+    @property
+    def documents(self) -> list[torch.Tensor]:
+        """Token ids, one ``(1, length)`` tensor a document, row by row."""
+        return tiny.documents([length for row in self.rows for length in row])
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """``(B, S)``; the tails are zeros."""
+        tokens = torch.zeros(len(self.rows), self.boundaries.row_length, dtype=torch.int64)
+        parts = iter(self.documents)
+        for target, row in zip(tokens, self.rows, strict=True):
+            target[: sum(row)] = torch.cat([next(parts)[0] for _ in row])
+        return tokens
+
+    def form(self, form: str = "positions") -> dict[str, Any]:
+        """The arguments that describe the documents in one of FORMS."""
+        full = self.boundaries.model_kwargs()
+        return {name: full[name] for name in FORMS[form]}
+
+    def split(self, whole: torch.Tensor) -> list[torch.Tensor]:
+        """The documents' parts of ``(B, S, ...)``, tails left out."""
+        pairs = zip(whole.split(1), self.rows, strict=True)
+        return [part for one, row in pairs for part in tiny.split(one, row)]
+
+    @property
+    def followers(self) -> list[int]:
+        """Numbers of the documents that have another one before them in their row."""
+        return [number for number, place in enumerate(place for row in self.rows for place in range(len(row))) if place]
+
+
+# ---- models and calls -------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def stock(name: str, attention: str = "sdpa") -> torch.nn.Module:
+    return tiny.build(name, attention)
+
+
+@functools.cache
+def isolated(name: str, attention: str = "sdpa") -> torch.nn.Module:
+    model = copy.deepcopy(stock(name, attention))
+    isolate(model)
+    return model
+
+
+def logits(model: Any, tokens: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    return model(input_ids=tokens, **{"use_cache": False, **arguments}).logits
+
+
+def by_position(model: Any, tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+    return model(tokens, None, position_ids).logits
+
+
+def embedded(model: Any, tokens: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    return model(inputs_embeds=model.get_input_embeddings()(tokens), use_cache=False, **arguments).logits
+
+
+def backbone(model: Any, tokens: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    """Hidden states of the inner model, as fused losses call it."""
+    return model.model(inputs_embeds=model.get_input_embeddings()(tokens), use_cache=False, **arguments).last_hidden_state
+
+
+# ---- comparisons ------------------------------------------------------------------------------------------------
+
+Result = tuple[list[torch.Tensor], dict[str, torch.Tensor]]
+
+
+@functools.cache
+def reference(case: Case, call: Call = logits) -> Result:
+    """What ``call`` returns for each document in a row of its own, on a stock model, and the gradients of tiny.loss."""
+    model = stock(case.name, case.attention)
+    return _with_gradients(model, lambda: [call(model, part) for part in case.documents])
+
+
+def run(model: torch.nn.Module, case: Case, call: Call = logits, gradients: bool = True, **arguments: Any) -> Result:
+    """The same of the rows, document by document; with ``gradients=False`` there are none."""
+    if gradients:
+        return _with_gradients(model, lambda: case.split(call(model, case.tokens, **arguments)))
+    with torch.no_grad():
+        return case.split(call(model, case.tokens, **arguments)), {}
+
+
+def _with_gradients(model: torch.nn.Module, outputs: Callable[[], list[torch.Tensor]]) -> Result:
+    kept: list[torch.Tensor] = []
+
+    def loss() -> torch.Tensor:
+        found = outputs()
+        kept.extend(output.detach() for output in found)
+        return tiny.loss(found)
+
+    gradients = tiny.gradients(model, loss)
+    return kept, {name.replace("_checkpoint_wrapped_module.", ""): value for name, value in gradients.items()}
+
+
+def assert_equal(found: Result, expected: Result) -> None:
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=LOGITS, rtol=LOGITS)
+    if found[1]:
+        assert tiny.worst_difference(found[1], expected[1]) < GRADIENTS
+
+
+def assert_leaks(found: Result, expected: Result, case: Case) -> None:
+    """Every document behind another one differs well above the noise, and so do the gradients."""
+    leaks = [float((ours - theirs).abs().max()) for ours, theirs in zip(*(each[0] for each in (found, expected)), strict=True)]
+    assert min(leaks[number] for number in case.followers) > 1e3 * LOGITS, "the control does not leak, so nothing was shown"
+    if found[1]:
+        assert tiny.worst_difference(found[1], expected[1]) > 1e2 * GRADIENTS
+
+
+def assert_alone(
+    model: torch.nn.Module, case: Case | None = None, call: Call = logits, gradients: bool = True, **arguments: Any
+) -> None:
+    """The call equals the documents alone, and without its boundaries it does not.
+
+    ``gradients=False`` where the parameters are not those of the stock model, or are not trained.
+    """
+    case = case or Case()
+    expected = reference(case, call)
+    assert_equal(run(model, case, call, gradients, **arguments), expected)
+    bare = {name: value for name, value in arguments.items() if name not in FORMS["full"]}
+    assert len(bare) < len(arguments), "no boundaries given"
+    assert_leaks(run(model, case, call, gradients, **bare), expected, case)

@@ -1,0 +1,147 @@
+"""An isolated model stays isolated when it is copied, saved, adapted, hooked, prepared or compiled."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+
+import pytest
+import tiny
+import torch
+from alone import DENSE, FIRST, Case, assert_alone, assert_equal, assert_leaks, isolated, logits, reference, run, stock
+
+from patchwork.packing import isolate, restore
+from patchwork.packing.batching import plan
+
+CASE = Case()
+
+
+def test_copies_and_pickles_stay_isolated():
+    assert_alone(copy.deepcopy(isolated(FIRST)), **CASE.form())
+    fresh = tiny.build(FIRST)
+    isolate(fresh)
+    buffer = io.BytesIO()
+    torch.save(fresh, buffer)
+    buffer.seek(0)
+    assert_alone(torch.load(buffer, weights_only=False), **CASE.form())
+
+
+def test_a_copy_runs_its_own_weights():
+    copied = copy.deepcopy(isolated(FIRST))
+    with torch.no_grad():
+        copied.lm_head.weight.zero_()
+    assert not logits(copied, CASE.tokens, **CASE.form()).any()
+    assert_alone(isolated(FIRST), **CASE.form())
+
+
+def test_names_signatures_and_weights_stay():
+    ours, theirs = copy.deepcopy(isolated(FIRST)), stock(FIRST)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    assert [name for name, _ in ours.named_modules()] == [name for name, _ in theirs.named_modules()]
+    for mine, other in zip(ours.modules(), theirs.modules(), strict=True):
+        assert type(mine) is type(other)
+        assert inspect.ismethod(mine.forward)
+        assert inspect.signature(mine.forward) == inspect.signature(inspect.unwrap(type(other).forward).__get__(other))
+
+
+def test_saved_and_loaded(tmp_path):
+    isolated(FIRST).save_pretrained(tmp_path)
+    loaded = type(stock(FIRST)).from_pretrained(tmp_path).train()
+    isolate(loaded)
+    assert_alone(loaded, **CASE.form())
+
+
+def test_isolating_twice_and_restoring():
+    model = copy.deepcopy(stock(FIRST))
+    first = isolate(model)
+    forward, call = type(model.model).forward, type(model.model.layers[0]).__call__
+    assert isolate(model) == first
+    assert type(model.model).forward is forward
+    assert type(model.model.layers[0]).__call__ is call
+    ways = {part.role: part.way for part in first}
+    assert ways["mixer"] == "document batching"
+    assert ways["backbone"] == "attention mask"
+    assert sum(part.role == "mixer" for part in first) == 3
+    restore(model)
+    assert torch.equal(logits(model, CASE.tokens, **CASE.form()), logits(stock(FIRST), CASE.tokens, **CASE.form()))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_peft(before):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["out_proj", "o_proj", "q_proj"])
+    model = copy.deepcopy(stock(FIRST))
+    if before:
+        isolate(model)
+    adapted = peft.get_peft_model(model, config)
+    if not before:
+        isolate(adapted)
+    assert_alone(adapted, gradients=False, **CASE.form())
+    with adapted.disable_adapter():
+        assert_alone(adapted, gradients=False, **CASE.form())
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_of_accelerate(before):
+    accelerate = pytest.importorskip("accelerate")
+    model = copy.deepcopy(stock(FIRST))
+    if before:
+        isolate(model)
+    for module in list(model.modules()):
+        accelerate.hooks.add_hook_to_module(module, accelerate.hooks.ModelHook())
+    if not before:
+        isolate(model)
+    assert_alone(model, **CASE.form())
+    accelerate.hooks.remove_hook_from_module(model, recurse=True)
+    assert_alone(model, **CASE.form())
+
+
+def test_prepared_and_unwrapped_by_accelerate():
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    prepared = accelerator.prepare(copy.deepcopy(isolated(FIRST)))
+    assert_alone(prepared, **CASE.form())
+    assert_alone(accelerator.unwrap_model(prepared), **CASE.form())
+
+
+def test_recorded_hidden_states_before_and_after():
+    model = copy.deepcopy(stock(FIRST))
+    model(input_ids=CASE.tokens, output_hidden_states=True)
+    isolate(model)
+    output = model(input_ids=CASE.tokens, output_hidden_states=True, **CASE.form())
+    assert len(output.hidden_states) == 5
+    assert_alone(model, **CASE.form())
+
+
+def test_hooks_on_a_mixer_run_once_and_those_on_its_children_once_a_bucket():
+    """What sharding stands on: gathering the parameters of a whole mixer is one step on every rank (test_ranks.py)."""
+    case = Case(rows=((90, 7, 40),))
+    buckets = len(plan(case.boundaries).buckets)
+    assert buckets > 1
+    model, calls = copy.deepcopy(isolated(FIRST)), {"mixer": 0, "child": 0}
+    mixer = model.model.layers[1].linear_attn
+
+    def count(name):
+        def hook(*_):
+            calls[name] += 1
+
+        return hook
+
+    mixer.register_forward_pre_hook(count("mixer"))
+    mixer.register_full_backward_hook(count("mixer"))
+    mixer.out_proj.register_forward_pre_hook(count("child"))
+    found = run(model, case, **case.form())
+    assert calls == {"mixer": 2, "child": buckets}
+    assert_equal(found, reference(case))
+    assert_leaks(run(model, case), reference(case), case)
+
+
+@pytest.mark.slow
+def test_compiled():
+    compiled = torch.compile(copy.deepcopy(isolated(DENSE)), backend="eager")
+    with torch.no_grad():
+        assert_alone(compiled, Case(DENSE), gradients=False, **CASE.form())
+        plain = tiny.documents([12])[0]
+        assert torch.equal(logits(compiled, plain), logits(isolated(DENSE), plain))
+    torch._dynamo.reset()
