@@ -6,9 +6,10 @@ transformers is imported here, and a class of the same name from elsewhere is no
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -26,8 +27,8 @@ class Mixer:
     """A token mixer that runs on documents side by side.
 
     ``hidden`` names the argument with the hidden states (B, S, H), ``per_token`` those that are cut like it. An
-    argument in ``per_token`` is never dropped. ``chunk``: the argument that sets the chunk length of the torch rule
-    where the mixer hands its keywords on (from transformers 5.15); documents of 16 tokens need no chunk of 64.
+    argument in ``per_token`` is never dropped. ``chunk``: the argument that sets the chunk length of the torch rule,
+    where the mixer hands it on; documents of 16 tokens need no chunk of 64.
     """
 
     name: str
@@ -107,9 +108,18 @@ def released(version: str) -> bool:
     return Version(sys.modules["transformers"].__version__) >= Version(version)
 
 
-def takes_chunk() -> bool:
-    """Whether mixers hand the chunk length on, and to the torch rule: a fast kernel has chunks of its own."""
-    return released("5.15") and find_spec("fla") is None and find_spec("kernels") is None
+def takes_chunk(mixer: Mixer, forward: Any) -> Callable[[], bool]:
+    """Asks whether a mixer's forward hands a chunk length on, and to the torch rule: a fast kernel has chunks of its own.
+
+    From 5.15 it hands all its keywords on; before, a source patch gives it the parameter, and takes it away at a revert. So
+    that is asked at each call, and only what stays is found out here.
+    """
+    if not mixer.chunk or find_spec("fla") is not None or find_spec("kernels") is not None:
+        return lambda: False
+    if released("5.15"):
+        return lambda: True
+    inner = inspect.unwrap(forward)
+    return lambda: mixer.chunk in (inner.__kwdefaults__ or ())
 
 
 def mixer_of(kind: type) -> Mixer | None:

@@ -167,8 +167,7 @@ def _mixer(owner: type, original: Forward) -> Forward:
     entry = mixer_of(owner)
     if entry is None:
         raise IsolationError(f"{owner.__module__}.{owner.__name__} is not a listed mixer")
-    if not takes_chunk():
-        entry = replace(entry, chunk="")
+    told, untold = takes_chunk(entry, original), replace(entry, chunk="")
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +178,7 @@ def _mixer(owner: type, original: Forward) -> Forward:
             raise IsolationError(f"{owner.__name__} was called in a packed call outside of an isolated layer")
         scope.reached += 1
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        return _by_document(self, original, entry, arguments, scope.boundaries)
+        return _by_document(self, original, entry if told() else untold, arguments, scope.boundaries)
 
     return _mark(forward, "mixer")
 
