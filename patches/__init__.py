@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .transformers import gated_delta, modeling_utils
+from .transformers import gated_delta, modeling_utils, trainer
 from .trl import sft_trainer
 
-PATCHES = (*modeling_utils.PATCHES, *gated_delta.PATCHES, *sft_trainer.PATCHES)
+PATCHES = (*modeling_utils.PATCHES, *trainer.PATCHES, *gated_delta.PATCHES, *sft_trainer.PATCHES)
 
 # The newest releases that these patches were checked against; on newer ones they are tried and marked untested.
 TESTED = {"transformers": "5.24.0", "trl": "1.16.0"}

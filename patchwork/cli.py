@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import textwrap
@@ -150,6 +151,9 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Entry point: errors of the library become a message and an exit code, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without this character still gets the message
     errors = Console(stderr=True, highlight=False)
     try:
         app()

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from patchwork.demo_data import DemoError, read_documents, standard_library_docstrings, tokenize
+from patchwork.demo_data import FEWEST_DOCUMENTS, DemoError, read_documents, standard_library_docstrings, tokenize
 
 if TYPE_CHECKING:
     import torch
@@ -96,13 +96,18 @@ def run(
     Raises DemoError for input that cannot be used, before anything is patched.
     """
     _check_installed()
-    _check_folder(out)
     text, documents = _documents(dataset)
     from patchwork.demo_training import LONGEST_DOCUMENT, load, quiet, tiny_qwen
 
     with quiet():
         subject = tiny_qwen() if model is None else load(model)
         rows = tokenize(documents, subject.tokenizer, LONGEST_DOCUMENT)
+        if len(rows) < FEWEST_DOCUMENTS:
+            raise DemoError(
+                f"--model {subject.name}: its tokenizer finds tokens in {len(rows)} of {len(documents)} documents; packing needs "
+                f"at least {FEWEST_DOCUMENTS}. Check the tokenizer that lies beside the model."
+            )
+        _check_folder(out)
         result = _measure(subject, text, _first(rows, tokens), _shown(rows), out, seconds, console)
     show(result, console)
     (out / "demo.json").write_text(json.dumps(result.as_dict(), indent=2) + "\n", encoding="utf-8")
@@ -283,7 +288,7 @@ def _verdict(result: DemoResult) -> str:
         already = " (as it is without patchwork)" if result.before.passed else ""
         return f"[bold green]Packing is exact here{already}, and trains at {ratio:.1f} x the speed of padded batches.[/]"
     if result.decision.reasons:
-        return "[bold]Keep packing off for this model, or train it packed knowing that documents leak.[/]"
+        return "[bold]Keep packing off for this model: with patchwork in force, a packed row is refused.[/]"
     if result.exact is not None and not result.exact.packed:
         return "[bold red]The trainer fell back to padded batches.[/]"
     return "[bold red]Packing is not exact here: see the table of leaks, and `patchwork doctor`.[/]"

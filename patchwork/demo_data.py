@@ -80,6 +80,8 @@ def read_documents(name: str) -> list[str]:
     """
     path = Path(name)
     readers = {".jsonl": _read_jsonl, ".txt": _read_text}
+    if name and path.is_dir():
+        raise DemoError(f"--dataset {name}: is a folder. Give a .jsonl or .txt file.")
     if not name or not path.is_file():
         raise DemoError(f"--dataset {name or '(empty)'}: no such file. Give a .jsonl or .txt file.")
     if path.suffix not in readers:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROW_LENGTH = 2048
 LONGEST_DOCUMENT = 1024
+FEWEST_TOKENS = 4 * ROW_LENGTH  # a shorter text is read several times: a step of warm-up, and some to time
 SEED = 0
 # What TRL passes beside `position_ids`. A stock model on the CPU refuses them or ignores them, by release.
 BOUNDARY_ARGUMENTS = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_lengths")
@@ -115,7 +116,7 @@ def load(name: str) -> Subject:
     if not name.strip():
         raise DemoError("--model is empty. Give a model's name on the hub, or a folder with config.json.")
     try:
-        AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()
@@ -123,6 +124,14 @@ def load(name: str) -> Subject:
             f"--model {name}: cannot be loaded ({reason[0] if reason else type(error).__name__}). "
             "Give a model's name on the hub (it must be reachable or cached), or a folder with config.json and a tokenizer."
         ) from error
+    vocabulary = getattr(config.get_text_config(), "vocab_size", None)
+    if not len(tokenizer):
+        raise DemoError(f"--model {name}: has no tokenizer. Save one beside the model: tokenizer.save_pretrained(folder).")
+    if vocabulary is not None and len(tokenizer) > vocabulary:
+        raise DemoError(
+            f"--model {name}: its tokenizer has {len(tokenizer)} tokens, its embedding {vocabulary}. Give the tokenizer it was "
+            "trained with, or resize the embedding."
+        )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
 
@@ -148,7 +157,7 @@ def train(
     seconds: float,
     on_tokens: Callable[[int], object] = lambda tokens: None,
 ) -> TrainingRun:
-    """One epoch of SFTTrainer over `rows` (token ids of each document), ended early after `seconds`.
+    """SFTTrainer over `rows` (token ids of each document) once, or until FEWEST_TOKENS, ended early after `seconds`.
 
     A packed row holds ROW_LENGTH tokens; a padded batch holds as many documents as such a row does on average, so
     that a step sees as much text either way. `pass_boundaries=False` leaves the model with `position_ids` alone.
@@ -174,7 +183,7 @@ def train(
     clock = _Clock(run, seconds, on_tokens)
     trainer = Measured(
         model=model,
-        args=_arguments(folder, packing, documents_per_row),
+        args=_arguments(folder, packing, documents_per_row, -(-FEWEST_TOKENS // sum(map(len, rows)))),
         train_dataset=Dataset.from_dict({"input_ids": rows}),
         processing_class=subject.tokenizer,
     )
@@ -184,8 +193,8 @@ def train(
     return run
 
 
-def _arguments(folder: Path, packing: bool, documents_per_row: int) -> Any:
-    """The trainer's arguments: one epoch in float32 on a CPU, quiet, nothing saved."""
+def _arguments(folder: Path, packing: bool, documents_per_row: int, epochs: int) -> Any:
+    """The trainer's arguments: float32 on a CPU, quiet, nothing saved."""
     import torch
     from trl import SFTConfig
 
@@ -197,7 +206,7 @@ def _arguments(folder: Path, packing: bool, documents_per_row: int) -> Any:
         learning_rate=1e-3,
         bf16=torch.cuda.is_available(),
         gradient_checkpointing=False,  # on by default; it would cost each of the runs a second forward
-        num_train_epochs=1,
+        num_train_epochs=epochs,
         seed=SEED,
         logging_strategy="no",
         save_strategy="no",

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.version import Version
+
 from .catalog import all_patches, newest_tested, old_tool_installed, switched_off
 from .engine.preview import Preview, preview
 from .packing.mixers import FAMILIES
@@ -132,8 +134,9 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
     if off:
         return Verdict(False, "patches that packing needs are not in force", tuple(off))
     kernels = " and ".join(name for name in ("causal_conv1d", "fla") if versions[name] is not None)
-    recurrent = ", ".join(family.name for family in FAMILIES if family.layer)
-    attention = ", ".join(family.name for family in FAMILIES if not family.layer)
+    here = [family for family in FAMILIES if Version(family.since) <= Version(versions["transformers"] or "0")]
+    recurrent = ", ".join(family.name for family in here if family.layer)
+    attention = ", ".join(family.name for family in here if not family.layer)
     return Verdict(
         True,
         "exact after patchwork.apply()",

@@ -23,6 +23,13 @@ class PreTrainedModel:
 '''
 
 
+TRAINER = """
+class Trainer:
+    def __init__(self, model=None):
+        self.model = model
+"""
+
+
 def run(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """`patchwork ARGUMENTS` in a process of its own; packages in `path` come before the installed ones."""
     settings = {**os.environ, "PYTHONPATH": str(path or ""), **environment}
@@ -55,7 +62,7 @@ def test_list_names_every_patch_with_its_state_and_reason() -> None:
 
 
 def test_list_previews_what_is_installed(tmp_path: Path) -> None:
-    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT)
+    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT, trainer=TRAINER)
     found = outcome(json.loads(run("list", "--json", path=path).stdout), "transformers.isolation.post_init")
     assert (found["state"], found["edits"]) == ("pending", ["insert_before at line 5"])
     assert found["path"] == str(path / "transformers" / "modeling_utils.py")
@@ -63,7 +70,7 @@ def test_list_previews_what_is_installed(tmp_path: Path) -> None:
 
 def test_drift_is_said_with_exit_code_1(tmp_path: Path) -> None:
     drifted = POST_INIT.replace("post_init", "after_init")
-    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=drifted)
+    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=drifted, trainer=TRAINER)
     done = run("list", path=path)
     assert done.returncode == 1
     assert "the module defines no function PreTrainedModel.post_init" in done.stdout
@@ -72,8 +79,8 @@ def test_drift_is_said_with_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_diff_prints_the_change_with_its_file(tmp_path: Path) -> None:
-    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT)
-    done = run("diff", "transformers.isolation.*", path=path)
+    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT, trainer=TRAINER)
+    done = run("diff", "transformers.isolation.post*", path=path)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0] == f"--- {path / 'transformers' / 'modeling_utils.py'}"
@@ -102,7 +109,7 @@ def test_a_switch_that_names_no_patch_is_wrong_use() -> None:
 
 
 def test_doctor_says_where_packages_are_loaded_from(tmp_path: Path) -> None:
-    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT)
+    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT, trainer=TRAINER)
     found = json.loads(run("doctor", "--json", path=path).stdout)
     assert found["packages"]["transformers"] == {
         "version": "5.24.0",
@@ -111,7 +118,7 @@ def test_doctor_says_where_packages_are_loaded_from(tmp_path: Path) -> None:
 
 
 def test_doctor_calls_packing_unsafe_where_isolation_is_switched_off(tmp_path: Path) -> None:
-    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT)
+    path = install(tmp_path, "transformers", "5.24.0", __init__="", modeling_utils=POST_INIT, trainer=TRAINER)
     install(path, "torch", "2.13.0", __init__="")
     assert json.loads(run("doctor", "--json", path=path).stdout)["packing"]["safe"]
     done = run("doctor", path=path, PATCHWORK_DISABLE="transformers.isolation.*")
@@ -121,7 +128,7 @@ def test_doctor_calls_packing_unsafe_where_isolation_is_switched_off(tmp_path: P
 
 
 def test_doctor_calls_packing_unsafe_on_an_unsupported_release(tmp_path: Path) -> None:
-    path = install(tmp_path, "transformers", "4.50.0", __init__="", modeling_utils=POST_INIT)
+    path = install(tmp_path, "transformers", "4.50.0", __init__="", modeling_utils=POST_INIT, trainer=TRAINER)
     install(path, "torch", "2.13.0", __init__="")
     done = run("doctor", path=path)
     assert done.returncode == 1
@@ -129,7 +136,7 @@ def test_doctor_calls_packing_unsafe_on_an_unsupported_release(tmp_path: Path) -
 
 
 def test_a_release_newer_than_the_last_checked_is_marked_untested(tmp_path: Path) -> None:
-    path = install(tmp_path, "transformers", "99.0.0", __init__="", modeling_utils=POST_INIT)
+    path = install(tmp_path, "transformers", "99.0.0", __init__="", modeling_utils=POST_INIT, trainer=TRAINER)
     found = outcome(json.loads(run("list", "--json", path=path).stdout), "transformers.isolation.post_init")
     assert found["state"] == "pending"
     assert found["detail"].startswith("untested: transformers 99.0.0 is newer than ")
@@ -143,6 +150,13 @@ def test_the_old_tool_of_the_same_import_name_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import patchwork; patchwork.apply('trl.*')"]
     applied = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(path)}, check=False)
     assert "pip uninstall patchwork" in applied.stderr
+
+
+def test_a_terminal_that_lacks_a_character_still_gets_the_message() -> None:
+    done = run("diff", "\u65e5\u672c", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert "no patch is called '\\u65e5\\u672c'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_version() -> None:

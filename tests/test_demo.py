@@ -87,14 +87,16 @@ def test_dataset_that_cannot_be_used_is_named(tmp_path: Path, name: str, content
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "no/such/file.jsonl", "."])
-def test_dataset_that_does_not_exist_is_named(name: str) -> None:
-    with pytest.raises(DemoError, match="no such file"):
+@pytest.mark.parametrize(("name", "says"), [("", "no such file"), ("no/such/file.jsonl", "no such file"), (".", "is a folder")])
+def test_dataset_that_does_not_exist_is_named(name: str, says: str) -> None:
+    with pytest.raises(DemoError, match=says):
         read_documents(name)
 
 
 @needs_torch
-@pytest.mark.parametrize("kind", ["missing", "empty name", "empty folder", "unknown architecture", "no weights"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "empty name", "empty folder", "unknown architecture", "no weights", "tokenizer too large"]
+)
 def test_model_that_cannot_be_loaded_is_named(tmp_path: Path, kind: str) -> None:
     from patchwork.demo_training import load
 
@@ -104,6 +106,9 @@ def test_model_that_cannot_be_loaded_is_named(tmp_path: Path, kind: str) -> None
     if kind == "no weights":
         byte_tokenizer().save_pretrained(tmp_path)
         (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 1}')
+    if kind == "tokenizer too large":
+        byte_tokenizer().save_pretrained(tmp_path)
+        (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 1, "vocab_size": 97}')
     with pytest.raises(DemoError, match="--model") as caught:
         load(name).build()
     assert name in str(caught.value)
@@ -188,6 +193,15 @@ def test_demo_runs_on_a_model_and_text_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_torch
+@needs_torch
+def test_demo_runs_on_three_short_documents(tmp_path: Path) -> None:
+    text = tmp_path / "short.txt"
+    text.write_text("\n\n".join(["a first document", "a second one", "and a third"]))
+    _, values = run_demo(tmp_path, dataset=str(text))
+    assert values["passed"]
+    assert values["documents"] == 3
+
+
 def test_importing_the_demo_imports_no_torch() -> None:
     code = "import patchwork.demo, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from patchwork.engine.patch import Case, Patch, one_of, required
+from patchwork.engine.patch import Case, Patch, at_start, one_of, required
 
 _PACKED = """
 if self.padding_free:
@@ -22,10 +22,9 @@ if self.padding_free:
 else:
     $$$OTHERWISE
 """
-_PACK = "dataset = pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)"
 _REFUSE = """
 from patchwork.packing.guard import refuse_unmarked_rows
-refuse_unmarked_rows(self, args)
+refuse_unmarked_rows(self, args, dataset, packing)
 """
 
 
@@ -57,9 +56,9 @@ PATCHES = (
         versions={"trl": ">=0.19"},
         reason=(
             "Some packed rows reach the model without a word about their documents: those of `wrapped` packing, of packing for "
-            "evaluation only, and all of them before 0.23.1. They are refused before the first step."
+            "evaluation only, of a dataset packed before, and all before 0.23.1. They are refused before the first step."
         ),
-        edits=[required(_PACK).insert_before(_REFUSE)],
+        edits=[at_start(_REFUSE)],
     ),
     Patch(
         name="trl.sft_warning.attention",

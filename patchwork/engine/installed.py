@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
+import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     found = top
     for part in rest:
         places = spec.submodule_search_locations
-        child = None if places is None else _find(f"{found}.{part}", list(places))
+        # Some packages put Path objects into their search path, which finders pass over.
+        child = None if places is None else _find(f"{found}.{part}", [os.fspath(place) for place in places])
         if child is None:
             raise TargetMissing(
                 f"there is no module {name}",

@@ -243,6 +243,12 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
     if isinstance(change, Parameter):
         arguments = function.args
         if change.name in [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]:
+            if not _has_default(change, arguments):
+                raise PartlyNative(
+                    f"the target has a parameter {change.name} already, but not with the default {change.default}",
+                    where=f"line {function.lineno}: {ast.unparse(arguments)}",
+                    hint="look at the release; narrow `versions`, or give the parameter another name",
+                )
             plan.standing.append(f"parameter {change.name}")
         else:
             plan.splices.append((splice_parameter(change, source, function), ""))
@@ -257,6 +263,15 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
         edit = change if isinstance(change, Edit) else None
         anchor = change if isinstance(change, Anchor) else change.anchor
         _plan_edit(anchor, edit, source, function, patch, plan)
+
+
+def _has_default(change: Parameter, arguments: ast.arguments) -> bool:
+    """Whether the parameter that stands already has the default that the patch would give it."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    with_default = zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)
+    defaults = {a.arg: default for a, default in (*with_default, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))}
+    found = defaults.get(change.name)
+    return found is not None and shape(found) == shape(ast.parse(change.default.strip(), mode="eval").body)
 
 
 def _plan_one_of(change: OneOf, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:

@@ -45,8 +45,16 @@ class State:
         function.__kwdefaults__ = None if self.kwdefaults is None else dict(self.kwdefaults)
 
 
-# What each patched function was before: the one record of what is patched now.
-originals: dict[types.FunctionType, State] = {}
+@dataclass(frozen=True)
+class Patched:
+    """What a function was before, and the code it was given."""
+
+    before: State
+    code: types.CodeType
+
+
+# The one record of which functions are patched now.
+originals: dict[types.FunctionType, Patched] = {}
 
 
 @dataclass
@@ -72,22 +80,30 @@ class Swap:
         before = State.of(self.function)
         added = {**(before.kwdefaults or {}), **self.kwdefaults}
         State(self.code, added or None).put(self.function)
-        originals[self.function] = before
+        originals[self.function] = Patched(before, self.code)
         for cache in self.caches:
             cache.cache_clear()  # type: ignore[attr-defined]
 
 
 def restore(function: types.FunctionType, caches: Sequence[object] = ()) -> None:
-    """Give a patched function its original code and defaults back; what a memo above it holds was made by the patched code."""
-    originals.pop(function).put(function)
+    """Give a patched function its original code and defaults back; what a memo above it holds was made by the patched code.
+
+    A function that somebody gave other code since then is left as it is, with a warning.
+    """
+    patched = originals.pop(function)
+    if function.__code__ is not patched.code:
+        where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+        warnings.warn(f"{function.__qualname__} was given other code ({where}) after it was patched: left as it is", stacklevel=2)
+        return
+    patched.before.put(function)
     for cache in caches:
         cache.cache_clear()  # type: ignore[attr-defined]
 
 
 def original_code(function: types.FunctionType) -> types.CodeType:
-    """The code a function had before any patch."""
-    state = originals.get(function)
-    return function.__code__ if state is None else state.code
+    """The code a function had before any patch, if it runs a patch's code now; else the code it runs."""
+    patched = originals.get(function)
+    return patched.before.code if patched is not None and function.__code__ is patched.code else function.__code__
 
 
 def code_of(module: types.CodeType, qualname: str, line: int) -> types.CodeType | None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def boundary_arguments(examples: Sequence[Mapping[str, Any]], position_ids: torch.Tensor) -> dict[str, Any]:
+def boundary_arguments(examples: Sequence[Mapping[str, Any]], position_ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """Boundary arguments of a batch that was flattened into one row.
 
     Args:
@@ -20,8 +20,8 @@ def boundary_arguments(examples: Sequence[Mapping[str, Any]], position_ids: torc
         position_ids: int64 `(1, T)`, already padded: T may exceed the documents by one tail.
 
     Returns:
-        `seq_idx` (int32 `(1, T)`), `cu_seq_lens_q`, `cu_seq_lens_k` (int32, one more than there are segments) and
-        `max_length_q`, `max_length_k` (int): what transformers' varlen kernels are called with.
+        `seq_idx`, int32 `(1, T)`: which document each token is of, the tail numbered last. Not cumulative lengths: they have no
+        batch dimension, and accelerate slices every tensor of a dispatched batch along its first.
 
     Raises:
         BoundariesError: lengths that do not fit the tokens; nothing is guessed.
@@ -30,6 +30,4 @@ def boundary_arguments(examples: Sequence[Mapping[str, Any]], position_ids: torc
     for example in examples:
         lengths.extend(example.get("seq_lengths") or [len(example["input_ids"])])
     boundaries = Boundaries.from_seq_lens(lengths, total=position_ids.shape[1], device=position_ids.device)
-    arguments = boundaries.model_kwargs()
-    del arguments["position_ids"]
-    return arguments
+    return {"seq_idx": boundaries.seq_idx}

@@ -105,23 +105,50 @@ def _decide_model(model: Any) -> Decision:
     return Decision(True, (), {part.kind: part.way for part in parts}, name)
 
 
-def refuse_unmarked_rows(trainer: Any, args: Any) -> None:
-    """Called where TRL's SFTTrainer packs a dataset: raises where its rows would not say where their documents begin.
+def refuse_unmarked_rows(trainer: Any, args: Any, dataset: Any, packing: bool) -> None:
+    """Called where TRL's SFTTrainer prepares a dataset: raises where packed rows would not say where their documents begin.
 
-    ``trainer.padding_free`` is whether its collator marks documents. Raises PackingRefused, before the first step.
+    ``trainer.padding_free`` is whether its collator marks documents; ``packing`` whether this dataset is to be packed.
+    Raises PackingRefused, before the first step.
     """
-    import trl
-    from packaging.version import Version
-
     reasons = []
-    if Version(trl.__version__) < Version("0.23.1"):
-        reasons.append(f"TRL {trl.__version__} does not mask labels between documents; TRL 0.23.1 and later do: upgrade")
-    elif args.packing_strategy == "wrapped":
-        reasons.append("packing_strategy='wrapped' cuts documents without keeping their boundaries: use 'bfd'")
-    elif not trainer.padding_free:
+    packed_before = "seq_lengths" in (getattr(dataset, "column_names", None) or ())
+    if packing:
+        reasons += _why_not_pack(trainer, args)
+    if packed_before and packing:
         reasons.append(
-            f"packing_strategy={args.packing_strategy!r} with packing={args.packing} and eval_packing={args.eval_packing}: the "
-            "collator would pad packed rows like single documents: pack training and evaluation alike, with 'bfd'"
+            "the dataset is packed already (it has seq_lengths), and its rows would count as documents: give the documents"
+        )
+    elif packed_before and not trainer.padding_free:
+        reasons.append(
+            "the dataset is packed (it has seq_lengths), but without packing or padding_free its documents are forgotten"
         )
     if reasons:
         raise PackingRefused(Decision(False, tuple(reasons), model=type(trainer).__name__))
+
+
+def _why_not_pack(trainer: Any, args: Any) -> list[str]:
+    import trl
+    from packaging.version import Version
+
+    if Version(trl.__version__) < Version("0.23.1"):
+        return [f"TRL {trl.__version__} does not mask labels between documents; TRL 0.23.1 and later do: upgrade"]
+    if args.packing_strategy == "wrapped":
+        return ["packing_strategy='wrapped' cuts documents without keeping their boundaries: use 'bfd'"]
+    if not trainer.padding_free:
+        return [
+            f"packing_strategy={args.packing_strategy!r} with packing={args.packing} and eval_packing={args.eval_packing}: the "
+            "collator would pad packed rows like single documents: pack training and evaluation alike, with 'bfd'"
+        ]
+    return []
+
+
+def adopt_model(model: Any) -> None:
+    """Isolate or guard a model that a trainer is given, all of it: it may have been built before `patchwork.apply()`."""
+    from transformers import PreTrainedModel
+
+    from patchwork.packing.isolation import adopt
+
+    if hasattr(model, "modules"):
+        for module in reversed([each for each in model.modules() if isinstance(each, PreTrainedModel)]):  # inner ones first
+            adopt(module)

@@ -60,6 +60,14 @@ def test_a_module_that_is_not_imported_is_previewed_and_patched_with_its_import(
     assert patchwork.status()["own.patch"].detail == ""
 
 
+def test_a_package_whose_search_path_holds_path_objects_is_previewed(lib: Library) -> None:
+    lib.write(CORE).load("lib")
+    spec = sys.modules["lib"].__spec__
+    assert spec is not None
+    spec.submodule_search_locations = [lib.root / "lib"]  # type: ignore[list-item]
+    assert patchwork.apply(lib.patch("f", ADD_ONE))["own.patch"].state == "pending"
+
+
 def test_a_module_that_is_imported_is_patched_at_once(lib: Library) -> None:
     core = lib.write(CORE).load()
     assert patchwork.apply(lib.patch("f", ADD_ONE))["own.patch"].state == "applied"
@@ -533,3 +541,33 @@ def test_a_module_that_imports_itself_in_a_circle_is_patched(lib: Library) -> No
     lib.write("from lib import user\n" + CORE, user="from lib import core\n\ndef call(x):\n    return core.f(x)\n")
     patchwork.apply(lib.patch("f", ADD_ONE), lib.patch("call", ADD_ONE, module="lib.user", name="own.call"))
     assert lib.load("lib.user").call(1) == 3
+
+
+def test_revert_leaves_code_that_somebody_put_in_afterwards(lib: Library) -> None:
+    core = lib.write(CORE).load()
+    patchwork.apply(lib.patch("f", ADD_ONE))
+
+    def other(x: int) -> int:
+        return x * 100
+
+    core.f.__code__ = other.__code__
+    assert [outcome.state for outcome in patchwork.status()] == ["failed"]
+    with pytest.warns(UserWarning, match=r"f was given other code \(.*test_applying\.py:\d+\) after it was patched"):
+        patchwork.revert()
+    assert core.f(2) == 200
+
+
+def test_apply_does_not_replace_code_that_somebody_put_in_afterwards(lib: Library) -> None:
+    core = lib.write(CORE).load()
+    patch = lib.patch("f", ADD_ONE)
+    patchwork.apply(patch)
+
+    def other(x: int) -> int:
+        return x * 100
+
+    core.f.__code__ = other.__code__
+    with pytest.raises(patchwork.PatchError, match=r"f was replaced or wrapped|does not run the code"):
+        patchwork.apply(patch)
+    assert core.f(2) == 200
+    with pytest.warns(UserWarning, match="left as it is"):
+        patchwork.revert()

@@ -912,3 +912,11 @@ def test_lines_that_would_change_their_meaning_are_not_written_out(monkeypatch: 
     text = refused(InvalidResult, "def f(x):\n    a(); b()\n", required("b()").insert_before("new()"))
     assert "cannot be written one statement a line without a change of meaning" in text
     assert "lines 2-2" in text
+
+
+@pytest.mark.parametrize("signature", ["x, c=K", "x, *, c=K", "x, c", "c, /, x=1"])
+def test_a_parameter_that_stands_with_another_default_is_no_native_one(signature: str) -> None:
+    patch = Patch(name="own.f", target="m:f", edits=[parameter("c", default="K + 1")])
+    with pytest.raises(PartlyNative, match="has a parameter c already, but not with the default K \\+ 1"):
+        rewrite(f"def f({signature}):\n    return x\n", patch)
+    assert rewrite("def f(x, *, c=(K+1)):\n    return x\n", patch).states == {"own.f": "native"}
