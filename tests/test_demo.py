@@ -193,7 +193,6 @@ def test_demo_runs_on_a_model_and_text_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_torch
-@needs_torch
 def test_demo_runs_on_three_short_documents(tmp_path: Path) -> None:
     text = tmp_path / "short.txt"
     text.write_text("\n\n".join(["a first document", "a second one", "and a third"]))
@@ -202,6 +201,7 @@ def test_demo_runs_on_three_short_documents(tmp_path: Path) -> None:
     assert values["documents"] == 3
 
 
+@needs_torch
 def test_importing_the_demo_imports_no_torch() -> None:
     code = "import patchwork.demo, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
