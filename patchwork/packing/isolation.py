@@ -107,17 +107,17 @@ def _plan_backbone(name: str, backbone: Any, family: Family, flags: dict[int, tu
     if strangers:
         known = ", ".join(mixer.name for mixer in MIXERS)
         raise IsolationError(
-            f"{type(backbone).__name__} holds recurrent modules that are not known: {', '.join(strangers[:8])}; "
-            f"known mixers: {known}"
+            f"{type(backbone).__name__} holds token mixers that are not known: {', '.join(strangers[:8])}; known mixers: {known}"
         )
     layers = layers_of(backbone, family)
     way = MASK if masked(backbone) else "varlen arguments"
-    mark("", backbone, Flag(type(backbone), "backbone", layers=tuple(layers)), way)
+    mixers = sum(len(mixers_of(layer)) for layer in layers.values())
+    mark("", backbone, Flag(type(backbone), "backbone", mixers=mixers, layers=tuple(layers)), way)
     covered: set[int] = set()
     for path, layer in layers.items():
-        mixers = mixers_of(layer)
-        mark(path, layer, Flag(type(layer), "layer", mixers=len(mixers)), BATCHING if mixers else way)
-        for inner, mixer in mixers.items():
+        held = mixers_of(layer)
+        mark(path, layer, Flag(type(layer), "layer", mixers=len(held)), BATCHING if held else way)
+        for inner, mixer in held.items():
             mark(f"{path}.{inner}", mixer, Flag(type(mixer), "mixer"), BATCHING)
             covered.add(id(mixer))
     loose = [path for path, mixer in mixers_of(backbone).items() if id(mixer) not in covered]

@@ -92,7 +92,8 @@ _RECURRENT_NAME = re.compile(
     r"Mamba|SSM|DeltaNet|DeltaAttention|DeltaRule|LightningAttention|LinearAttention|GatedLinear|Rglru|RecurrentBlock|"
     r"Rwkv|RWKV|[ms]LSTM|ShortConv|Hyena|Retention|RetNet",
 )
-_RECURRENT_PART = ("Conv1d", "RNN", "LSTM", "GRU")
+# Torch's own parts that mix along a row, by their base classes.
+_RECURRENT_PART = ("_ConvNd", "RNNBase", "RNNCellBase")
 
 
 def family_of(kind: type) -> Family | None:
@@ -151,15 +152,22 @@ def mixers_of(module: Any) -> dict[str, Any]:
     return {name: child for name, child in module.named_modules() if mixer_of(type(child)) is not None}
 
 
+def _mixes(kind: type) -> bool:
+    """Whether a class looks as if it mixed tokens along the row: by its own name, or by what it derives from."""
+    return any(
+        _RECURRENT_NAME.search(base.__name__) or (base.__name__ in _RECURRENT_PART and base.__module__.startswith("torch.nn."))
+        for base in kind.__mro__
+    )
+
+
 def unlisted(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Modules below ``module`` that look as if they kept state along the row, and are not listed. Those inside a
+    """Modules below ``module`` that look as if they mixed tokens along the row, and are not listed. Those inside a
     listed mixer belong to it."""
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
         if mixer_of(type(child)) is not None:
             continue
-        kind = type(child).__name__
-        if _RECURRENT_NAME.search(kind) or kind in _RECURRENT_PART:
+        if _mixes(type(child)):
             yield path, child
         else:
             yield from unlisted(child, path)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
 
@@ -16,11 +17,27 @@ EXPLICIT = ("seq_idx", *CUMULATIVE, "packed_seq_lengths")
 LIMITS = ("max_length_q", "max_length_k")
 
 
+# Not in torch 2.6, where an export without fake tensors cannot be told from a compile.
+is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
 def describes_nothing(arguments: Mapping[str, Any]) -> bool:
-    """Whether a call is ordinary by its shapes alone. Reads no tensor, so it can be traced by torch.compile."""
+    """Whether a call is ordinary by its shapes alone. Reads no tensor, so it can be traced by torch.compile.
+
+    An export runs on shapes, so nothing can be read and nothing leaks; positions pass for ordinary ones then, since all
+    exports have them. Explicit boundaries would be lost in the program that comes out of it, so they raise IsolationError.
+    """
+    described = [name for name in EXPLICIT if not _empty(arguments.get(name))]
+    if is_exporting():
+        if described:
+            raise IsolationError(
+                f"a packed call ({', '.join(described)}) cannot be exported: the exported program would not keep its "
+                "documents apart; export the model on ordinary rows"
+            )
+        return True
     positions = arguments.get("position_ids")
     restartable = isinstance(positions, torch.Tensor) and positions.shape[-1] > 1
-    return not restartable and all(_empty(arguments.get(name)) for name in EXPLICIT)
+    return not restartable and not described
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -30,39 +47,55 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries 
     ``arguments`` are those of a backbone by name: ``input_ids`` or ``inputs_embeds`` (B, S, ...), ``position_ids``,
     ``attention_mask``, the explicit descriptions and the cache. ``recurrent``: whether the model has mixers that a
     prepared attention mask does not reach. A call with explicit boundaries of one document does carry boundaries.
-    An ordinary call costs at most one read from the device, and none without position ids.
+    An ordinary call whose positions count up one by one costs one read from the device, and none without positions.
 
-    Raises BoundariesError for a description that cannot be right, IsolationError for two that contradict each other.
+    Raises BoundariesError for a description that cannot be right, IsolationError for two that contradict each other, for
+    packed rows whose padding is not last, and for packed rows with a cache.
     """
     tokens = _tokens(arguments)
-    if tokens is None:
+    if tokens is None or _shapes_only(arguments):
         return None
     explicit = {name: value for name in EXPLICIT if not _empty(value := arguments.get(name))}
     positions = _Positions(arguments.get("position_ids"), tokens)
     if not explicit and not positions.may_restart():
         return None
-    if _cache_in_use(arguments):
+    cache = _Cache(arguments)
+    if (cache.paged and not recurrent) or (cache.in_use and tokens.row_length == 1):
         return None
     mask = arguments.get("attention_mask")
     if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
         if recurrent:
-            _check_prepared_mask(arguments, explicit, positions)
+            _check_prepared_mask(explicit, positions, cache)
         return None
-    valid = _valid_lengths(mask, tokens)
-    if not explicit:
-        return positions.boundaries(valid) if valid is not None else None
-    boundaries = _agreed(explicit, tokens)
-    if valid is None:
-        if boundaries.packed:
+    kept = _kept(mask, tokens, cache)
+    described = _agreed(explicit, tokens) if explicit else None
+    if cache.in_use:
+        if _packed(described, positions, kept):
             raise IsolationError(
-                f"attention_mask has zeros before the end of a row, {_names(explicit)} describe packed documents: "
-                "padding must come last; drop the mask, or give boundaries that leave the padding out"
+                f"packed rows ({_names(explicit) or 'position_ids'}) came with {cache.name}, which holds tokens already: they "
+                "cannot continue a cache, whose state is that of one document; call without a cache"
             )
         return None
-    boundaries = positions.confirm(boundaries, explicit)
-    _check_mask(boundaries, valid, explicit)
-    _check_limits(boundaries, arguments)
-    return boundaries
+    valid = _valid_lengths(kept, tokens)
+    if valid is None:
+        if _packed(described, positions, kept):
+            raise IsolationError(
+                f"attention_mask has zeros before the end of a row, {_names(explicit) or 'position_ids'} describe packed "
+                "documents: packed rows must have their padding last; drop the mask, or move the padding to the end"
+            )
+        return None
+    if described is None:
+        found = positions.boundaries(valid)
+    else:
+        found = positions.confirm(described, explicit)
+        _check_mask(found, valid, explicit)
+        _check_limits(found, arguments)
+    if cache.name is not None and found is not None and found.packed:
+        raise IsolationError(
+            f"packed rows came with a cache ({cache.name}), as generate() passes one: it would stay empty, and decoding would "
+            "go on without context; call without past_key_values and with use_cache=False, or generate from padded rows"
+        )
+    return found
 
 
 class _Tokens:
@@ -88,25 +121,56 @@ def _names(explicit: Mapping[str, Any]) -> str:
     return ", ".join(explicit)
 
 
-def _cache_in_use(arguments: Mapping[str, Any]) -> bool:
-    for name in CACHES:
-        cache = arguments.get(name)
-        if cache is None:
-            continue
-        length = getattr(cache, "get_seq_length", None)
-        # A cache that cannot say how full it is counts as in use: then nothing is touched.
-        if length is None or int(length()) > 0:
-            return True
-    return False
+def _shapes_only(arguments: Mapping[str, Any]) -> bool:
+    """Whether values cannot be read: then the call computes shapes, and what has no values leaks none."""
+    described = ("input_ids", "inputs_embeds", "position_ids", "attention_mask", *EXPLICIT)
+    values = [value for name in described if isinstance(value := arguments.get(name), torch.Tensor)]
+    return any(isinstance(value, FakeTensor) or value.device.type == "meta" for value in values)
 
 
-def _valid_lengths(mask: torch.Tensor | None, tokens: _Tokens) -> list[int] | None:
-    """Tokens before the masked tail of each row; None if there are zeros elsewhere: an ordinary padded call."""
-    if mask is None:
-        return [tokens.row_length] * tokens.batch
-    if mask.shape != (tokens.batch, tokens.row_length):
+def _packed(described: Boundaries | None, positions: _Positions, kept: torch.Tensor | None) -> bool:
+    return (described is not None and described.packed) or positions.restart(kept)
+
+
+class _Cache:
+    """The cache that a call was handed. ``name``: of its argument, None without one. ``past``: tokens it holds.
+
+    ``in_use``: whether it holds any; one that cannot say how full it is counts as in use. ``paged``: the cache of
+    continuous batching, whose own boundaries keep rows apart.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        given = [(name, cache) for name in CACHES if (cache := arguments.get(name)) is not None]
+        self.name = given[0][0] if given else None
+        self.paged = any(type(cache).__name__ == "PagedAttentionCache" for _, cache in given)
+        lengths = [_length(cache) for _, cache in given]
+        self.in_use = any(length != 0 for length in lengths)
+        self.past = max((length for length in lengths if length is not None), default=0)
+
+
+def _length(cache: Any) -> int | None:
+    ask = getattr(cache, "get_seq_length", None)
+    try:
+        return None if ask is None else int(ask())
+    except ValueError:  # a cache of nothing but recurrent states counts no tokens
         return None
-    kept = (mask != 0).cpu()
+
+
+def _kept(mask: torch.Tensor | None, tokens: _Tokens, cache: _Cache) -> torch.Tensor | None:
+    """(B, S) on the CPU: which tokens of this call the mask keeps; None for all. A mask may cover the cache too."""
+    if mask is None:
+        return None
+    start = cache.past if mask.shape[1] >= cache.past + tokens.row_length else mask.shape[1] - tokens.row_length
+    if start < 0 or mask.shape[0] not in (1, tokens.batch):
+        return None
+    kept = (mask[:, start : start + tokens.row_length] != 0).cpu()
+    return kept.expand(tokens.batch, -1)
+
+
+def _valid_lengths(kept: torch.Tensor | None, tokens: _Tokens) -> list[int] | None:
+    """Tokens before the masked tail of each row; None if there are zeros elsewhere."""
+    if kept is None:
+        return [tokens.row_length] * tokens.batch
     lengths = kept.sum(dim=1)
     if bool((kept != (torch.arange(tokens.row_length) < lengths[:, None])).any()):
         return None
@@ -142,6 +206,22 @@ class _Positions:
     def may_restart(self) -> bool:
         changes = None if self.tokens.row_length < 2 else self._changes()
         return changes is not None and bool(changes.any())
+
+    def restart(self, kept: torch.Tensor | None) -> bool:
+        """Whether some row's positions fall or repeat among the tokens that ``kept`` (B, S) leaves: padding has any ids.
+
+        A gap alone, as a mask in the middle of one document leaves it, is no restart. Image patches repeat and jump in
+        single planes, so only a fall of all three counts there.
+        """
+        ids = self.text[None] if self.text is not None else self.planes
+        if ids is None:
+            return False
+        ids = ids.cpu()
+        for row in range(self.tokens.batch):
+            steps = (ids[:, row] if kept is None else ids[:, row, kept[row]]).diff(dim=1)
+            if bool((steps <= 0 if self.text is not None else steps < 0).all(dim=0).any()):
+                return True
+        return False
 
     def left_padded(self) -> bool:
         """Whether the ids do not count at all at first (one fill value), and from there on count to the end of the row."""
@@ -195,14 +275,16 @@ class _Positions:
         return Boundaries(tuple(rows), boundaries.row_length, boundaries.device)
 
 
-def _check_prepared_mask(arguments: Mapping[str, Any], explicit: Mapping[str, Any], positions: _Positions) -> None:
+def _check_prepared_mask(explicit: Mapping[str, Any], positions: _Positions, cache: _Cache) -> None:
     """A 4-D mask, or one for each kind of layer, is the caller's own; it cannot reach a recurrent mixer.
 
     Generation with a static cache prepares its masks too, and left-pads: it hands in a cache, and ids that restart.
     """
-    if not explicit and positions.left_padded() and any(arguments.get(name) is not None for name in CACHES):
-        return
-    if explicit or (positions.text is not None and positions.may_restart()):
+    if not explicit and cache.name is not None:
+        restart = not positions.left_padded() and (positions.restart(None) if cache.in_use else positions.may_restart())
+    else:
+        restart = positions.may_restart()
+    if explicit or (positions.text is not None and restart):
         raise IsolationError(
             f"a packed row ({_names(explicit) or 'position_ids'}) came with a prepared attention mask, which this "
             "model's recurrent mixers cannot see: leave attention_mask out of packed calls"

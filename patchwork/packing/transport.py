@@ -2,7 +2,7 @@
 
 Classes get one wrapper each, instances a flag; without the flag a call goes straight to the original. Boundaries travel
 in the arguments of each layer's call, so that gradient checkpointing, which runs a layer again, hands it its own; they
-are never read from a module. From a layer's forward to its mixers they go by a context variable, set for that extent.
+are never read from a module. From a layer's forward to its mixers they go by a variable of the thread, set for that extent.
 
     backbone.forward   reads the boundaries out of the call, sets positions and masks
     layer.__call__     puts them into the call, outside of checkpointing
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 from patchwork.packing.batching import CHUNK, padded_length, side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.mixers import CACHES, DROPPED, Family, Mixer, family_of, mixer_of, takes_chunk
-from patchwork.packing.resolution import describes_nothing, resolve
+from patchwork.packing.resolution import EXPLICIT, LIMITS, describes_nothing, resolve
 
 KEYWORD = "patchwork_boundaries"
 FLAG = "_patchwork_isolation"
@@ -37,8 +38,8 @@ Forward = Callable[..., Any]
 class Flag:
     """What marks an instance. It travels with copies and pickles, and puts the wrapper on the class where it arrives.
 
-    ``mixers``: how many a layer must reach. ``layers``: the names of a backbone's layers. ``reason``: why a guarded
-    model refuses packed rows.
+    ``mixers``: how many a layer, or a whole backbone, must reach. ``layers``: the names of a backbone's layers.
+    ``reason``: why a guarded model refuses packed rows.
     """
 
     owner: type
@@ -63,16 +64,28 @@ class Scope:
         self.boundaries, self.layer, self.reached = boundaries, layer, 0
 
 
-_SCOPE: ContextVar[Scope | None] = ContextVar("patchwork_scope", default=None)
+class _Ambient(threading.local):
+    """The scope that this thread is in: threads of autograd and of DataParallel have their own.
+
+    torch.compile traces the attribute of a thread-local object without a break, and guards on it; a ContextVar breaks the
+    graph. The value is set here, not on the class, since the guard looks for it in the instance.
+    """
+
+    def __init__(self) -> None:
+        self.scope: Scope | None = None
+
+
+_AMBIENT = _Ambient()
 
 
 @contextmanager
 def _within(scope: Scope | None) -> Iterator[None]:
-    token = _SCOPE.set(scope)
+    outer = _AMBIENT.scope
+    _AMBIENT.scope = scope
     try:
         yield
     finally:
-        _SCOPE.reset(token)
+        _AMBIENT.scope = outer
 
 
 def _flag(owner: type, role: str, mixers: int = 0, layers: tuple[str, ...] = (), reason: str = "") -> Flag:
@@ -129,7 +142,7 @@ def _mark(wrapper: Any, role: str) -> Forward:
 def _carrier(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if FLAG in self.__dict__ and KEYWORD not in kwargs and (scope := _SCOPE.get()) is not None:
+        if FLAG in self.__dict__ and KEYWORD not in kwargs and (scope := _AMBIENT.scope) is not None:
             kwargs[KEYWORD] = scope.boundaries
         return original(self, *args, **kwargs)
 
@@ -140,7 +153,7 @@ def _receiver(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         boundaries = kwargs.pop(KEYWORD, None)
-        ambient = _SCOPE.get()
+        ambient = _AMBIENT.scope
         flag = self.__dict__.get(FLAG)
         if flag is None or (boundaries is None and ambient is None):
             return original(self, *args, **kwargs)
@@ -157,9 +170,18 @@ def _receiver(owner: type, original: Forward) -> Forward:
                 f"a {owner.__name__} has {flag.mixers} recurrent mixers, {scope.reached} were reached in a packed call: "
                 "the forward of a mixer was replaced on the instance (kernelize?), so documents would leak"
             )
+        # A recompute in the backward pass runs outside of the backbone's forward, so it counts nothing twice.
+        if scope.reached and ambient is not None and ambient.boundaries is boundaries:
+            _count(ambient, scope.reached)
         return output
 
     return _mark(forward, "layer")
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _count(scope: Scope, reached: int) -> None:
+    """Not traced: a compiled layer would be compiled anew for each value of the count."""
+    scope.reached += reached
 
 
 def _mixer(owner: type, original: Forward) -> Forward:
@@ -171,9 +193,14 @@ def _mixer(owner: type, original: Forward) -> Forward:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scope = _SCOPE.get()
-        if scope is None or FLAG not in self.__dict__:
+        scope = _AMBIENT.scope
+        if scope is None:
             return original(self, *args, **kwargs)
+        if FLAG not in self.__dict__:
+            raise IsolationError(
+                f"a {owner.__name__} that is not isolated was called in a packed call: it was put into the model after "
+                "isolate(), and documents would leak in it; call isolate(model) again"
+            )
         if not scope.layer:
             raise IsolationError(f"{owner.__name__} was called in a packed call outside of an isolated layer")
         scope.reached += 1
@@ -225,21 +252,44 @@ def _backbone(owner: type, original: Forward) -> Forward:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if FLAG not in self.__dict__:
-            return original(self, *args, **kwargs)
+        flag = self.__dict__.get(FLAG)
+        if flag is None or flag.role != "backbone":
+            return _unscoped(original, self, *args, **kwargs)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         boundaries = None if describes_nothing(arguments) else resolve(arguments, recurrent=family.recurrent)
         if boundaries is None:
-            if not family.recurrent or _SCOPE.get() is None:
-                return original(self, *args, **kwargs)
-            with _within(None):
-                return original(self, *args, **kwargs)
+            return _unscoped(original, self, *args, **kwargs)
+        if not boundaries.packed:
+            # Causal layers need no help with one document a row, and generation its cache. Recurrent ones of newer
+            # releases refuse descriptions of documents where they have no kernel for them.
+            dropped = (*EXPLICIT, *LIMITS) if family.recurrent else ()
+            return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
+        if family.recurrent and os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
+            raise IsolationError(
+                f"a packed row reached {owner.__name__}, which has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps "
+                "those on padded batches: train it with packing=False, or unset the variable"
+            )
         _carry_through_wrappers(self)
         _prepare(arguments, boundaries, family, masked(self), names, open_ended)
-        with _within(Scope(boundaries, layer=False)):
-            return original(self, **arguments)
+        scope = Scope(boundaries, layer=False)
+        with _within(scope):
+            output = original(self, **arguments)
+        if scope.reached < flag.mixers:
+            raise IsolationError(
+                f"{owner.__name__} was isolated with {flag.mixers} recurrent mixers, {scope.reached} were reached in a packed "
+                "call: a layer was skipped, or replaced after isolate(), so documents would leak; call isolate(model) again"
+            )
+        return output
 
     return _mark(forward, "backbone")
+
+
+def _unscoped(original: Forward, backbone: Any, *args: Any, **kwargs: Any) -> Any:
+    """An ordinary call, also of another model within a packed call of this one (from a hook, say)."""
+    if _AMBIENT.scope is None:
+        return original(backbone, *args, **kwargs)
+    with _within(None):
+        return original(backbone, *args, **kwargs)
 
 
 def _prepare(
@@ -275,11 +325,20 @@ def _cat(text: Any, planes: Any) -> Any:
 def _carry_through_wrappers(backbone: Any) -> None:
     """Modules that were put around layers since (activation checkpointing of torch, FSDP, compile) carry boundaries on.
 
-    Such a wrapper may call the layer again in the backward pass, so they must be in its own arguments too.
+    Such a wrapper may call the layer again in the backward pass, so they must be in its own arguments too. A module that
+    holds no isolated layer is no wrapper: it took a layer's place.
     """
     for name in backbone.__dict__[FLAG].layers:
-        wrapper = backbone.get_submodule(name)
+        try:
+            wrapper = backbone.get_submodule(name)
+        except AttributeError:
+            raise IsolationError(f"{name} is gone since isolate(): call isolate(model) again") from None
         if FLAG not in wrapper.__dict__:
+            if not any(FLAG in module.__dict__ for module in wrapper.modules()):
+                raise IsolationError(
+                    f"{name} ({type(wrapper).__name__}) is not isolated: it was put into the model after isolate(), and "
+                    "documents would leak in it; call isolate(model) again"
+                )
             install(type(wrapper), "carrier")
             wrapper.__dict__[FLAG] = Flag(type(wrapper), "carrier")
 

@@ -14,7 +14,7 @@ from typing import Any
 import tiny
 import torch
 
-from patchwork.packing import Boundaries, isolate
+from patchwork.packing import Boundaries, isolate, restore
 
 NAMES = tiny.recurrent_names()
 FIRST = "qwen3_next"  # in every release
@@ -81,7 +81,9 @@ class Case:
 
 @functools.cache
 def stock(name: str, attention: str = "sdpa") -> torch.nn.Module:
-    return tiny.build(name, attention)
+    model = tiny.build(name, attention)
+    restore(model)  # patches may be in force while it is built
+    return model
 
 
 @functools.cache

@@ -9,9 +9,10 @@ import io
 import pytest
 import tiny
 import torch
-from alone import DENSE, FIRST, Case, assert_alone, assert_equal, assert_leaks, isolated, logits, reference, run, stock
+import transformers
+from alone import DENSE, FIRST, LOGITS, Case, assert_alone, assert_equal, assert_leaks, isolated, logits, reference, run, stock
 
-from patchwork.packing import isolate, restore
+from patchwork.packing import IsolationError, adopt, isolate, restore
 from patchwork.packing.batching import plan
 
 CASE = Case()
@@ -145,3 +146,86 @@ def test_compiled():
         plain = tiny.documents([12])[0]
         assert torch.equal(logits(compiled, plain), logits(isolated(DENSE), plain))
     torch._dynamo.reset()
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        n_layer=1, n_head=2, n_embd=32, vocab_size=tiny.VOCABULARY, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    guarded = copy.deepcopy(model)
+    for module in (guarded.transformer, guarded):
+        adopt(module)
+    return model, guarded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", DENSE])
+def test_an_ordinary_call_compiles_into_one_graph(name):
+    plain, ours = gpt2() if name == "gpt2" else (stock(name), copy.deepcopy(isolated(name)))
+    row = tiny.documents([12])[0]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = logits(plain, row)
+        for model in (copy.deepcopy(plain), ours):
+            try:
+                found = logits(torch.compile(model, backend="eager", fullgraph=True), row)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                if model is ours:
+                    raise
+                pytest.skip(f"stock cannot do this in this release: {type(error).__name__}")
+            torch.testing.assert_close(found, expected, atol=LOGITS, rtol=LOGITS)
+        with_positions = torch.compile(ours, backend="eager")
+        torch.testing.assert_close(logits(with_positions, row, position_ids=torch.arange(12)[None]), expected)
+        if name == "gpt2":
+            with pytest.raises(IsolationError, match="3 documents"):
+                logits(with_positions, CASE.tokens, **CASE.form())
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_guarded_model_is_exported(strict):
+    plain, guarded = gpt2()
+    row = tiny.documents([12])[0]
+    arguments = {"input_ids": row, "position_ids": torch.arange(12)[None], "use_cache": False}
+    try:
+        torch.export.export(plain, (), arguments, strict=strict)
+    except Exception as error:
+        pytest.skip(f"stock cannot do this in this release: {type(error).__name__}")
+    exported = torch.export.export(guarded, (), arguments, strict=strict).module()
+    torch.testing.assert_close(exported(**arguments).logits, plain(**arguments).logits)
+    with pytest.raises(IsolationError, match="cannot be exported"):
+        torch.export.export(guarded, (), {**arguments, "seq_idx": torch.zeros_like(row)}, strict=False)
+
+
+def test_a_run_on_shapes_alone_is_ordinary():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    plain, guarded = gpt2()
+    for model in (plain, guarded):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            arguments = {"position_ids": mode.from_tensor(CASE.boundaries.position_ids)}
+            try:
+                found = logits(model, mode.from_tensor(CASE.tokens), **arguments)
+            except (RuntimeError, ValueError) as error:
+                if model is guarded:
+                    raise
+                pytest.skip(f"stock cannot do this in this release: {type(error).__name__}")
+        assert found.shape == (1, 21, tiny.VOCABULARY)
+    with pytest.raises(IsolationError, match="3 documents"):
+        logits(guarded, CASE.tokens, **CASE.form())
+
+
+def test_threads_have_boundaries_of_their_own():
+    from concurrent.futures import ThreadPoolExecutor
+
+    model, row = isolated(FIRST), tiny.documents([21], seed=7)[0]
+    packed, plain = logits(model, CASE.tokens, **CASE.form()), logits(stock(FIRST), row)
+    with torch.no_grad(), ThreadPoolExecutor(4) as pool:
+        calls = [
+            pool.submit(logits, model, *((CASE.tokens,) if number % 2 else (row,)), **(CASE.form() if number % 2 else {}))
+            for number in range(12)
+        ]
+        for number, call in enumerate(calls):
+            torch.testing.assert_close(call.result(), packed if number % 2 else plain, atol=LOGITS, rtol=LOGITS)

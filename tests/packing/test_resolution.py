@@ -34,7 +34,6 @@ def lengths(**arguments):
         {"position_ids": RESTART},
         {"position_ids": RESTART[0]},
         {"position_ids": RESTART, "attention_mask": torch.ones(1, 8, dtype=torch.int64)},
-        {"position_ids": RESTART, "past_key_values": Cache(0)},
         {"position_ids": torch.stack([RESTART] * 4)},
         {"cu_seq_lens_q": CUMULATIVE},
         {"cu_seq_lens_q": CUMULATIVE.long(), "cu_seq_lens_k": CUMULATIVE, "max_length_q": 5, "max_length_k": 5},
@@ -60,8 +59,8 @@ def test_packed_calls(arguments):
         {"attention_mask": torch.ones(1, 8)},
         {"attention_mask": torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]]), "position_ids": RESTART},
         {"attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0, 0, 0]]), "position_ids": RESTART},
-        {"position_ids": RESTART, "past_key_values": Cache(5)},
-        {"seq_idx": NUMBERS, "cache": Cache(5)},
+        {"position_ids": torch.arange(8)[None], "past_key_values": Cache(5)},
+        {"cu_seq_lens_q": [0, 8], "cache": Cache(5)},
         {"seq_idx": None, "cu_seq_lens_q": []},
         {"input_ids": None, "position_ids": RESTART},
     ],
@@ -79,6 +78,7 @@ def test_a_call_without_positions_is_ordinary_by_its_shapes():
 
 def test_one_explicit_document_carries_boundaries():
     assert lengths(cu_seq_lens_q=torch.tensor([0, 8])) == (8,)
+    assert lengths(cu_seq_lens_q=torch.tensor([0, 8]), cache=Cache(0)) == (8,)
 
 
 def test_a_masked_tail_is_padding():
@@ -115,7 +115,7 @@ def test_several_rows():
         ({"seq_idx": NUMBERS, "position_ids": torch.arange(8)[None]}, "position_ids and seq_idx contradict"),
         ({"cu_seq_lens_q": [0, 8], "position_ids": RESTART}, "position_ids and cu_seq_lens_q contradict"),
         ({"seq_idx": NUMBERS, "attention_mask": torch.tensor([[1] * 6 + [0] * 2])}, "inside a document"),
-        ({"seq_idx": NUMBERS, "attention_mask": torch.tensor([[0] + [1] * 7])}, "padding must come last"),
+        ({"seq_idx": NUMBERS, "attention_mask": torch.tensor([[0] + [1] * 7])}, "padding last"),
         ({"cu_seq_lens_q": CUMULATIVE, "max_length_q": 4}, "max_length_q is 4, but a document has 5"),
         ({"position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8)}, "prepared attention mask"),
         ({"position_ids": RESTART, "attention_mask": torch.ones(1, 1, 8, 8), "cache": Cache(0)}, "prepared attention mask"),
@@ -155,3 +155,141 @@ def test_image_planes_that_jump_by_themselves_are_ordinary():
 
 def test_device_is_that_of_the_tokens():
     assert resolve({"input_ids": IDS, "position_ids": RESTART}) == Boundaries(((3, 5),), 8, IDS.device)
+
+
+# ---- masks with zeros before the tail ---------------------------------------------------------------------------
+
+
+def padded(masks, ids, **arguments):
+    mask, positions = torch.tensor(masks), torch.tensor(ids)
+    tokens = torch.zeros(mask.shape[0], positions.shape[-1], dtype=torch.int64)
+    return resolve({"input_ids": tokens, "attention_mask": mask, "position_ids": positions, **arguments}, recurrent=False)
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids"),
+    [
+        ([0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 1, 2]),
+        ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 1, 2]),
+        ([0, 0, 0, 1, 1, 1], [-1, -1, -1, 0, 1, 2]),
+        ([0, 0, 1, 1, 0, 0], [5, 4, 0, 1, 0, 0]),
+        ([1, 1, 0, 0, 1, 1], [0, 1, 1, 1, 2, 3]),
+        ([1, 1, 0, 0, 1, 1], [0, 1, 0, 0, 4, 5]),
+        ([0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]),
+    ],
+)
+def test_positions_that_go_up_among_the_kept_tokens_are_those_of_a_padded_row(mask, ids):
+    assert padded([mask], [ids]) is None
+    assert padded([mask, [1] * 6], [ids, [0, 1, 2, 3, 4, 5]]) is None
+    assert padded([mask], [[ids]] * 4) is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids"),
+    [
+        ([0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 0, 1]),
+        ([1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 1, 2]),
+        ([0, 1, 1, 1, 1, 0], [0, 0, 1, 1, 2, 0]),
+        ([0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 2]),
+    ],
+)
+def test_packed_rows_with_padding_before_the_end_are_refused(mask, ids):
+    with pytest.raises(IsolationError, match="padding last"):
+        padded([mask], [ids])
+    with pytest.raises(IsolationError, match="padding last"):
+        padded([[1] * 6, mask], [[0, 1, 2, 3, 4, 5], ids])
+    if mask[0] == 1:
+        assert padded([[1] * 6], [ids]).packed, "the control: without the mask these are documents"
+
+
+def test_a_left_padded_row_does_not_excuse_its_packed_neighbour():
+    rows = [[0, 0, 0, 0, 1, 2], [0, 1, 2, 0, 1, 2]]
+    with pytest.raises(IsolationError, match="padding last"):
+        padded([[0, 0, 0, 1, 1, 1], [1] * 6], rows)
+    assert padded([[0, 0, 0, 1, 1, 1], [1] * 6], [rows[0], [0, 1, 2, 3, 4, 5]]) is None
+
+
+def test_image_planes_of_a_left_padded_row_are_ordinary_and_packed_ones_are_not():
+    ordinary, packed = [1, 1, 0, 1, 1, 2], [1, 1, 1, 2, 0, 1]
+    assert padded([[0, 0, 1, 1, 1, 1]], [[ordinary]] * 3) is None
+    with pytest.raises(IsolationError, match="padding last"):
+        padded([[0, 0, 1, 1, 1, 1]], [[packed]] * 3)
+
+
+# ---- caches -----------------------------------------------------------------------------------------------------
+
+
+class Uncounted:
+    """Recurrent states alone: it cannot say how full it is."""
+
+
+@pytest.mark.parametrize("cache", [Cache(5), Uncounted()])
+@pytest.mark.parametrize(
+    "arguments", [{"position_ids": RESTART}, {"position_ids": RESTART + 5}, {"seq_idx": NUMBERS}, {"cu_seq_lens_q": CUMULATIVE}]
+)
+def test_packed_rows_cannot_continue_a_cache(arguments, cache):
+    with pytest.raises(IsolationError, match=r"came with cache, which holds tokens already"):
+        lengths(**arguments, cache=cache)
+    assert lengths(**arguments) == (3, 5)
+
+
+@pytest.mark.parametrize("arguments", [{"position_ids": RESTART}, {"seq_idx": NUMBERS}, {"cu_seq_lens_q": CUMULATIVE}])
+def test_packed_rows_do_not_fill_a_cache(arguments):
+    with pytest.raises(IsolationError, match=r"cache \(past_key_values\).*use_cache=False"):
+        lengths(**arguments, past_key_values=Cache(0))
+    assert lengths(**arguments, use_cache=True) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "ids"),
+    [
+        (None, [9, 10, 11, 12]),
+        ([0] * 6 + [1] * 6, [2, 3, 4, 5]),
+        ([0] * 10 + [1] * 2, [0, 0, 0, 1]),
+        ([0] * 10 + [1] * 2, [1, 1, 0, 1]),
+    ],
+)
+def test_chunks_of_a_left_padded_prompt_continue_a_cache(mask, ids):
+    masks = None if mask is None else torch.tensor([mask])
+    arguments = {"input_ids": IDS[:, :4], "position_ids": torch.tensor([ids]), "attention_mask": masks}
+    assert resolve({**arguments, "past_key_values": Cache(8)}) is None
+    restarting = {**arguments, "position_ids": torch.tensor([[0, 1, 0, 0]])}
+    with pytest.raises(IsolationError, match="continue a cache"):
+        resolve({**restarting, "past_key_values": Cache(8)})
+
+
+def test_one_token_after_a_cache_is_ordinary_whatever_generation_still_passes_on():
+    arguments = {"input_ids": IDS[:, :1], "position_ids": torch.tensor([[8]]), "seq_idx": NUMBERS}
+    assert resolve({**arguments, "past_key_values": Cache(8)}) is None
+
+
+def test_a_paged_cache_keeps_its_rows_apart_by_itself():
+    class PagedAttentionCache:
+        pass
+
+    arguments = {"input_ids": IDS, "position_ids": RESTART, "cu_seq_lens_q": CUMULATIVE, "cache": PagedAttentionCache()}
+    assert resolve(arguments, recurrent=False) is None
+    with pytest.raises(IsolationError, match="continue a cache"):
+        resolve(arguments, recurrent=True)
+
+
+def test_prepared_masks_with_a_cache_in_use():
+    prepared = {"attention_mask": torch.ones(1, 1, 8, 13), "cache": Cache(5)}
+    assert lengths(position_ids=torch.tensor([[0, 0, 0, 1, 2, 3, 4, 5]]), **prepared) is None
+    assert lengths(position_ids=torch.arange(5, 13)[None], **prepared) is None
+    with pytest.raises(IsolationError, match="prepared attention mask"):
+        lengths(position_ids=RESTART, **prepared)
+
+
+# ---- runs on shapes ---------------------------------------------------------------------------------------------
+
+
+def test_what_has_no_values_is_ordinary():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    meta = {"input_ids": IDS.to("meta"), "position_ids": RESTART.to("meta"), "attention_mask": torch.ones(1, 8, device="meta")}
+    assert resolve(meta) is None
+    with FakeTensorMode() as mode:
+        fake = {"input_ids": mode.from_tensor(IDS), "position_ids": mode.from_tensor(RESTART)}
+        assert resolve(fake) is None
+        assert resolve({**fake, "seq_idx": mode.from_tensor(NUMBERS)}) is None
