@@ -124,7 +124,7 @@ def test_mixers_that_ignore_boundaries_are_found(isolated, monkeypatch, faulty):
     assert report.forward.by_document[0] < 1e-5
     assert min(report.forward.by_document[1:]) > report.noise
     for source, row in enumerate(report.matrix):
-        assert max(row[: source + 1]) < 1e-6, "no document reaches one before it"
+        assert max(row[: source + 1]) < 1e-5, "no document reaches one before it"
         # One mixer's state may fade within the document between two others.
         assert all(value > report.noise for value in (row[source + 1 :] if len(faulty) == 3 else row[source + 1 : source + 2]))
 
