@@ -20,6 +20,7 @@ from alone import (
     NAMES,
     Case,
     assert_alone,
+    assert_close,
     backbone,
     by_position,
     embedded,
@@ -113,14 +114,14 @@ def test_one_document_with_boundaries_runs_unhindered():
     for total in (11, 16):
         case = Case(rows=((11,),), total=total)
         (found,), _ = run(isolated(FIRST), case, gradients=False, **case.form("full"))
-        torch.testing.assert_close(found, logits(stock(FIRST), case.documents[0]), atol=LOGITS, rtol=LOGITS)
+        assert_close(found, logits(stock(FIRST), case.documents[0]))
 
 
 def test_a_document_has_the_same_logits_wherever_it_stands():
     part = tiny.documents([9])[0]
     twice = torch.cat([part, part], dim=1)
     first, second = logits(isolated(FIRST), twice, position_ids=tiny.positions([9, 9])).split(9, dim=1)
-    torch.testing.assert_close(second, first, atol=LOGITS, rtol=LOGITS)
+    assert_close(second, first)
     first, second = logits(isolated(FIRST), twice).split(9, dim=1)
     assert (second - first).abs().max() > 1e3 * LOGITS
 

@@ -10,7 +10,20 @@ import pytest
 import tiny
 import torch
 import transformers
-from alone import DENSE, FIRST, LOGITS, Case, assert_alone, assert_equal, assert_leaks, isolated, logits, reference, run, stock
+from alone import (
+    DENSE,
+    FIRST,
+    Case,
+    assert_alone,
+    assert_close,
+    assert_equal,
+    assert_leaks,
+    isolated,
+    logits,
+    reference,
+    run,
+    stock,
+)
 
 from patchwork.packing import IsolationError, adopt, isolate, restore
 from patchwork.packing.batching import plan
@@ -174,7 +187,7 @@ def test_an_ordinary_call_compiles_into_one_graph(name):
                 if model is ours:
                     raise
                 pytest.skip(f"stock cannot do this in this release: {type(error).__name__}")
-            torch.testing.assert_close(found, expected, atol=LOGITS, rtol=LOGITS)
+            assert_close(found, expected)
         with_positions = torch.compile(ours, backend="eager")
         torch.testing.assert_close(logits(with_positions, row, position_ids=torch.arange(12)[None]), expected)
         if name == "gpt2":
@@ -228,4 +241,4 @@ def test_threads_have_boundaries_of_their_own():
             for number in range(12)
         ]
         for number, call in enumerate(calls):
-            torch.testing.assert_close(call.result(), packed if number % 2 else plain, atol=LOGITS, rtol=LOGITS)
+            assert_close(call.result(), packed if number % 2 else plain)
