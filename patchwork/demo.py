@@ -277,8 +277,12 @@ def _speeds(result: DemoResult) -> Table:
 
 def _patches(result: DemoResult) -> Table:
     table = Table(title="Patches", show_header=False, **STYLE)
-    for outcome in result.patches:
+    table.add_column(no_wrap=True)
+    concerned = [outcome for outcome in result.patches if outcome.state not in ("skipped", "absent")]
+    for outcome in concerned:
         table.add_row(outcome.patch, outcome.state, escape(outcome.detail))
+    if others := len(result.patches) - len(concerned):
+        table.add_row(f"({others} more are for other releases)")
     return table
 
 
