@@ -144,7 +144,7 @@ def _with_gradients(model: torch.nn.Module, outputs: Callable[[], list[torch.Ten
 
 def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     """Equal but for the order of sums in float32: within LOGITS of the largest value."""
-    torch.testing.assert_close(ours, theirs, atol=LOGITS * max(1.0, float(theirs.abs().max())), rtol=0)
+    torch.testing.assert_close(ours, theirs, atol=LOGITS * max(1.0, float(theirs.detach().abs().max())), rtol=0)
 
 
 def assert_equal(found: Result, expected: Result) -> None:
