@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchwork.demo_data import DemoError, byte_tokenizer
+from patchwork.packing.arguments import BOUNDARIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ LONGEST_DOCUMENT = 1024
 FEWEST_TOKENS = 4 * ROW_LENGTH  # a shorter text is read several times: a step of warm-up, and some to time
 SEED = 0
 # What TRL passes beside `position_ids`. A stock model on the CPU refuses them or ignores them, by release.
-BOUNDARY_ARGUMENTS = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_lengths")
+BOUNDARY_ARGUMENTS = (*BOUNDARIES, "seq_lengths")
 NOISY = ("accelerate", "datasets", "huggingface_hub", "torch", "transformers", "trl")
 
 

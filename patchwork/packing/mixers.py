@@ -16,10 +16,10 @@ from typing import Any
 
 from packaging.version import Version
 
+from patchwork.packing.arguments import BOUNDARIES, CACHES
+
 # What a document of its own has no use for: boundaries, the mask of a padded batch, a cache that starts empty.
-BOUNDARIES = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k")
-CACHES = ("cache", "cache_params", "past_key_values", "past_key_value")
-DROPPED = (*BOUNDARIES, *CACHES, "packed_seq_lengths", "attention_mask", "cache_position", "position_ids", "use_cache")
+DROPPED = (*BOUNDARIES, *CACHES, "attention_mask", "cache_position", "position_ids", "use_cache")
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from patchwork.packing.arguments import CACHES, EXPLICIT, LIMITS
 from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
-
-CACHES = ("cache", "past_key_values", "past_key_value", "cache_params")
-CUMULATIVE = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")
-EXPLICIT = ("seq_idx", *CUMULATIVE, "packed_seq_lengths")
-LIMITS = ("max_length_q", "max_length_k")
-
 
 # Not in torch 2.6, where an export without fake tensors cannot be told from a compile.
 is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)

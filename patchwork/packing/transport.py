@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
+from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.batching import CHUNK, padded_length, side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
-from patchwork.packing.mixers import CACHES, DROPPED, Family, Mixer, family_of, mixer_of, takes_chunk
-from patchwork.packing.resolution import EXPLICIT, LIMITS, describes_nothing, resolve
+from patchwork.packing.mixers import DROPPED, Family, Mixer, family_of, mixer_of, takes_chunk
+from patchwork.packing.resolution import describes_nothing, resolve
 
 KEYWORD = "patchwork_boundaries"
 FLAG = "_patchwork_isolation"
@@ -262,7 +263,7 @@ def _backbone(owner: type, original: Forward) -> Forward:
         if not boundaries.packed:
             # Causal layers need no help with one document a row, and generation its cache. Recurrent ones of newer
             # releases refuse descriptions of documents where they have no kernel for them.
-            dropped = (*EXPLICIT, *LIMITS) if family.recurrent else ()
+            dropped = BOUNDARIES if family.recurrent else ()
             return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
         if family.recurrent and os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
             raise IsolationError(

@@ -49,9 +49,26 @@ def build_without_router_loss(name: str) -> torch.nn.Module:
     return build(name, **({"router_aux_loss_coef": 0.0} if "moe" in name or "next" in name else {}))
 
 
-def first_loss(
-    model: torch.nn.Module, folder: Path, *, checkpointing: bool, steps: int = 1, dataset: Any = None, **settings: Any
-) -> float:
+def trainer(
+    model: torch.nn.Module, folder: Path, dataset: Any = None, kind: type[trl.SFTTrainer] = trl.SFTTrainer, **settings: Any
+) -> trl.SFTTrainer:
+    """A trainer in float32 on the CPU, quiet, on the documents of LENGTHS unless others are given."""
+    arguments = trl.SFTConfig(
+        output_dir=str(folder),
+        max_length=ROW,
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        **settings,
+    )
+    documents = dataset or datasets.Dataset.from_dict({"input_ids": token_lists()})
+    evaluation = {"eval_dataset": documents} if settings.get("eval_packing") is not None else {}
+    return kind(model=model, args=arguments, train_dataset=documents, processing_class=byte_tokenizer(), **evaluation)
+
+
+def first_loss(model: torch.nn.Module, folder: Path, *, checkpointing: bool, dataset: Any = None, **settings: Any) -> float:
     """The loss of the trainer's first step, exactly as it leaves `compute_loss`; one batch holds all documents."""
     losses: list[float] = []
 
@@ -61,26 +78,8 @@ def first_loss(
             losses.append(float(loss.detach()))
             return loss
 
-    arguments = trl.SFTConfig(
-        output_dir=str(folder),
-        packing=True,
-        max_length=ROW,
-        per_device_train_batch_size=len(LENGTHS),
-        max_steps=steps,
-        gradient_checkpointing=checkpointing,
-        bf16=False,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        **settings,
-    )
-    Recording(
-        model=model,
-        args=arguments,
-        train_dataset=dataset or datasets.Dataset.from_dict({"input_ids": token_lists()}),
-        processing_class=byte_tokenizer(),
-    ).train()
+    how = {"packing": True, "per_device_train_batch_size": len(LENGTHS), "max_steps": 1, **settings}
+    trainer(model, folder, dataset, Recording, gradient_checkpointing=checkpointing, **how).train()
     return losses[0]
 
 
@@ -150,15 +149,8 @@ def test_the_collator_says_where_documents_begin(patched: None) -> None:
 def test_packed_rows_that_cannot_say_where_documents_begin_are_refused_before_the_first_step(
     settings: dict[str, Any], message: str, patched: None, tmp_path: Path
 ) -> None:
-    documents = datasets.Dataset.from_dict({"input_ids": token_lists()})
     with pytest.raises(patchwork.packing.PackingRefused, match=message):
-        trl.SFTTrainer(
-            model=build_without_router_loss(recurrent_names()[0]),
-            args=trl.SFTConfig(output_dir=str(tmp_path), max_length=ROW, bf16=False, use_cpu=True, report_to="none", **settings),
-            train_dataset=documents,
-            eval_dataset=documents,
-            processing_class=byte_tokenizer(),
-        )
+        trainer(build_without_router_loss(recurrent_names()[0]), tmp_path, **settings)
 
 
 def test_a_dataset_that_is_packed_already_is_refused(patched: None, tmp_path: Path) -> None:
@@ -168,14 +160,7 @@ def test_a_dataset_that_is_packed_already_is_refused(patched: None, tmp_path: Pa
         ({"packing": False}, "its documents are forgotten"),
     ):
         with pytest.raises(patchwork.packing.PackingRefused, match=message):
-            trl.SFTTrainer(
-                model=build_without_router_loss(recurrent_names()[0]),
-                args=trl.SFTConfig(
-                    output_dir=str(tmp_path), max_length=ROW, bf16=False, use_cpu=True, report_to="none", **settings
-                ),
-                train_dataset=rows,
-                processing_class=byte_tokenizer(),
-            )
+            trainer(build_without_router_loss(recurrent_names()[0]), tmp_path, rows, **settings)
 
 
 def test_a_model_built_before_apply_is_isolated_when_the_trainer_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
