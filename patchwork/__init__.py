@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from .engine.errors import AnchorAmbiguous as AnchorAmbiguous
     from .engine.errors import AnchorMissing as AnchorMissing
     from .engine.errors import AnchorMoved as AnchorMoved
+    from .engine.errors import BrokenDependency as BrokenDependency
     from .engine.errors import ForeignPatch as ForeignPatch
+    from .engine.errors import InvalidMatrix as InvalidMatrix
     from .engine.errors import InvalidPatch as InvalidPatch
     from .engine.errors import InvalidResult as InvalidResult
     from .engine.errors import MissingName as MissingName
     from .engine.errors import PartlyNative as PartlyNative
     from .engine.errors import PatchConflict as PatchConflict
     from .engine.errors import PatchError as PatchError
+    from .engine.errors import ReleaseUnavailable as ReleaseUnavailable
     from .engine.errors import SourceMismatch as SourceMismatch
     from .engine.errors import SourceUnavailable as SourceUnavailable
     from .engine.errors import TargetMissing as TargetMissing
     from .engine.errors import UnknownPatch as UnknownPatch
+    from .engine.errors import UnknownRelease as UnknownRelease
     from .engine.errors import Unswappable as Unswappable
     from .engine.patch import Case as Case
     from .engine.patch import Patch as Patch
@@ -51,17 +55,21 @@ _HOMES = {
         "AnchorAmbiguous",
         "AnchorMissing",
         "AnchorMoved",
+        "BrokenDependency",
         "ForeignPatch",
+        "InvalidMatrix",
         "InvalidPatch",
         "InvalidResult",
         "MissingName",
         "PartlyNative",
         "PatchConflict",
         "PatchError",
+        "ReleaseUnavailable",
         "SourceMismatch",
         "SourceUnavailable",
         "TargetMissing",
         "UnknownPatch",
+        "UnknownRelease",
         "Unswappable",
     ),
     "engine.patch": ("Case", "Patch", "at_start", "one_of", "optional", "parameter", "required"),

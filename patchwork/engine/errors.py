@@ -116,3 +116,19 @@ class MissingName(PatchError):
 
 class Unswappable(PatchError):
     """The new code cannot take the place of the old in a living function."""
+
+
+class UnknownRelease(PatchError):
+    """What a patch is to be checked against does not exist: a release, a wheel, a folder, or a range that names none."""
+
+
+class ReleaseUnavailable(PatchError):
+    """A release exists or may exist, but its sources cannot be had: no network, no pip, a damaged wheel."""
+
+
+class InvalidMatrix(PatchError):
+    """The matrix file is wrong; `where` gives its path and line."""
+
+
+class BrokenDependency(PatchError):
+    """The target cannot be imported here because another package that it needs is missing or broken: no drift."""

@@ -44,7 +44,9 @@ def prepare(name: str, patches: tuple[Patch, ...]) -> Prepared:
             raise TargetMissing(f"there is no module {name} any more")
         source = read_source(spec)
         module = loaded(name)
-        return _preview(source, patches) if module is None else _plan_swaps(source, module, patches)
+        if module is None:
+            return Prepared(name, patches, dry_run(source, patches), [], pending=True)
+        return _plan_swaps(source, module, patches)
     except PatchError as error:
         raise error.about(patch=patches[-1].name, target=patches[-1].target, where=name) from None
 
@@ -60,10 +62,16 @@ def prepare_imported(module: types.ModuleType, patches: tuple[Patch, ...]) -> Pr
         raise error.about(patch=patches[-1].name, target=patches[-1].target, where=module.__name__) from None
 
 
-def _preview(source: ModuleSource, patches: tuple[Patch, ...]) -> Prepared:
-    """The rewrite of a module that is not imported: drift shows now, the swap comes with the import."""
+def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
+    """The rewrite of a module that is not imported, wherever its source lies: drift and missing names show, nothing changes.
+
+    Raises:
+        PatchError: whatever stops one of the patches.
+    """
     done = rewrite(source.data, patches, lines={})
     changing = [patch for patch in patches if done.states[patch.name] == "applied"]
+    if not changing:
+        return done
     before, after = Source(decode(source.data)[0]), Source(decode(done.source)[0])
     old = compiled(before.tree, source.path)
     pairs = {
@@ -79,7 +87,7 @@ def _preview(source: ModuleSource, patches: tuple[Patch, ...]) -> Prepared:
     for patch in changing:
         for one, two in pairs[patch.qualname]:
             _check(one, _code_of(new, patch.qualname, two), names, patch)
-    return Prepared(source.name, patches, done, [], pending=True)
+    return done
 
 
 def _plan_swaps(source: ModuleSource, module: types.ModuleType, patches: tuple[Patch, ...]) -> Prepared:

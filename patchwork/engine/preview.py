@@ -9,8 +9,9 @@ from .errors import PatchError
 from .installed import read_source, spec_of
 from .outcomes import applicability, outcome_of
 from .patch import Patch
+from .prepare import dry_run
 from .report import Outcome
-from .rewriting import Rewrite, rewrite
+from .rewriting import Rewrite
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _preview(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str,
             return Preview(patch, outcome)
         source = read_source(spec)
         path = source.path
-        done = rewrite(source.data, patch, lines={})
+        done = dry_run(source, [patch])
     except PatchError as error:
         error.about(patch=patch.name, target=patch.target, where=path)
         return Preview(patch, Outcome(patch.name, patch.target, "failed", error.what, error=error), path)
