@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .engine.errors import AnchorMissing as AnchorMissing
     from .engine.errors import AnchorMoved as AnchorMoved
     from .engine.errors import BrokenDependency as BrokenDependency
+    from .engine.errors import CaptureRebound as CaptureRebound
     from .engine.errors import ForeignPatch as ForeignPatch
     from .engine.errors import InvalidMatrix as InvalidMatrix
     from .engine.errors import InvalidPatch as InvalidPatch
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from .engine.errors import SourceMismatch as SourceMismatch
     from .engine.errors import SourceUnavailable as SourceUnavailable
     from .engine.errors import TargetMissing as TargetMissing
+    from .engine.errors import UnaccountedUse as UnaccountedUse
     from .engine.errors import UnknownPatch as UnknownPatch
     from .engine.errors import UnknownRelease as UnknownRelease
     from .engine.errors import Unswappable as Unswappable
     from .engine.patch import Case as Case
     from .engine.patch import Patch as Patch
     from .engine.patch import at_start as at_start
+    from .engine.patch import every as every
     from .engine.patch import one_of as one_of
     from .engine.patch import optional as optional
     from .engine.patch import parameter as parameter
@@ -56,6 +59,7 @@ _HOMES = {
         "AnchorMissing",
         "AnchorMoved",
         "BrokenDependency",
+        "CaptureRebound",
         "ForeignPatch",
         "InvalidMatrix",
         "InvalidPatch",
@@ -68,11 +72,12 @@ _HOMES = {
         "SourceMismatch",
         "SourceUnavailable",
         "TargetMissing",
+        "UnaccountedUse",
         "UnknownPatch",
         "UnknownRelease",
         "Unswappable",
     ),
-    "engine.patch": ("Case", "Patch", "at_start", "one_of", "optional", "parameter", "required"),
+    "engine.patch": ("Case", "Patch", "at_start", "every", "one_of", "optional", "parameter", "required"),
     "engine.report": ("Outcome", "Report"),
     "engine.rewriting": ("Rewrite", "rewrite"),
 }

@@ -14,7 +14,8 @@ class PatchError(Exception):
         what: the failure in one sentence.
         patch: name of the patch concerned, or "".
         target: `module:qualname` of the function concerned, or "".
-        where: file, lines or range that was looked at, or "".
+        file: file or release that was looked at, or "".
+        where: lines or range in it, or "".
         nearest: the closest thing found, or "".
         hint: what to do next, or "".
     """
@@ -26,16 +27,26 @@ class PatchError(Exception):
         self.what = what
         self.patch = patch
         self.target = target
+        self.file = ""
         self.where = where
         self.nearest = nearest
         self.hint = hint
 
-    def about(self, *, patch: str = "", target: str = "", where: str = "") -> PatchError:
+    def about(self, *, patch: str = "", target: str = "", file: str = "") -> PatchError:
         """Fill in the fields that the raising code could not know; returns self."""
         self.patch = self.patch or patch
         self.target = self.target or target
-        self.where = self.where or where
+        self.file = self.file or ("" if self.where else file)
         return self
+
+    def details(self) -> tuple[tuple[str, str], ...]:
+        """Labels and texts of what is known beyond `what`, in the order in which they are told; empty texts are left out."""
+        return (
+            ("target", self.target),
+            ("where", ", ".join(filter(None, (self.file, self.where)))),
+            ("nearest", self.nearest),
+            ("next", self.hint),
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions pickle by their positional arguments alone; the fields must survive worker processes too.
@@ -43,12 +54,7 @@ class PatchError(Exception):
 
     def __str__(self) -> str:
         lines = [f"{self.patch}: {self.what}" if self.patch else self.what]
-        for label, text in (
-            ("target", self.target),
-            ("where", self.where),
-            ("nearest", self.nearest),
-            ("next", self.hint),
-        ):
+        for label, text in self.details():
             if text:
                 first, *rest = text.splitlines()
                 lines.append(f"  {label}: {first}")
@@ -71,11 +77,45 @@ class UnknownPatch(PatchError):
 
 
 class AnchorMissing(PatchError):
-    """A required anchor matches nowhere in the target."""
+    """A required anchor matches nowhere in the target.
+
+    Attributes:
+        diff: from the pattern to the nearest code, or "".
+        moved_to: functions of the module, with lines, where it does match.
+        fixed_upstream: what in the target looks as if the release had made the change itself, or "".
+        last_match: the last release before this one where the patch fits, or "" where none was looked at.
+    """
+
+    diff: str = ""
+    moved_to: tuple[str, ...] = ()
+    fixed_upstream: str = ""
+    last_match: str = ""
+
+    def details(self) -> tuple[tuple[str, str], ...]:
+        """As for any error, with what is known about the near miss."""
+        target, where, nearest, hint = super().details()
+        return (
+            target,
+            where,
+            nearest,
+            ("diff", self.diff),
+            ("moved to", "\n".join(self.moved_to)),
+            ("fixed upstream?", self.fixed_upstream),
+            ("last match", self.last_match),
+            hint,
+        )
 
 
 class AnchorMoved(AnchorMissing):
     """A required anchor does not match in the target, but does in another function of the module."""
+
+
+class UnaccountedUse(PatchError):
+    """A completeness guard found a use that no anchor of the patch accounts for."""
+
+
+class CaptureRebound(PatchError):
+    """A captured name is bound again between its capture and the place where the edit would use it."""
 
 
 class AnchorAmbiguous(PatchError):

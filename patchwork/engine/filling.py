@@ -30,6 +30,8 @@ def fill(code: str, bindings: Bindings, source: Source) -> str:
             template, written[hole] = _fill_sequence(template, hole, captured, source)
         elif isinstance(captured, str):
             written[hole] = captured
+        elif isinstance(captured, ast.arguments):  # a parameter list has no position of its own
+            written[hole] = ast.unparse(captured)
         else:
             values[hole] = source.segment(captured)
             written[hole] = f"({values[hole]})"

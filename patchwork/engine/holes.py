@@ -31,6 +31,22 @@ def python_of(code: str) -> str:
     return _STRING_OR_HOLE.sub(fill, textwrap.dedent(code).strip("\n")).rstrip()
 
 
+def is_header(code: str) -> bool:
+    """Whether `code` is the header of a compound statement alone, such as `for $X in $Y:`."""
+    return python_of(code).endswith(":")
+
+
+def completed(header: str) -> str:
+    """A header as a statement, its body and what else Python asks for added."""
+    python = python_of(header) + " pass"
+    return python + "\nfinally: pass" if python.startswith("try") else python
+
+
+def as_written(python: str) -> str:
+    """`python` (as made by `python_of`) with each reserved identifier turned back into its hole."""
+    return _PLACEHOLDER.sub(lambda m: ("$" if m[1] == _ONE else "$$$") + m[2], python)
+
+
 def holes_in(code: str) -> frozenset[str]:
     """The holes of `code` as written: `$X`, `$$$ARGS`."""
     found = _PLACEHOLDER.findall(python_of(code))

@@ -12,16 +12,18 @@ from types import ModuleType
 
 from wrapt.importer import ImportHookFinder
 
-from .errors import SourceUnavailable, TargetMissing
+from .errors import BrokenDependency, SourceUnavailable, TargetMissing
+from .importing import explain
 
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """The file a module is, or would be, loaded from, and its bytes."""
+    """The file a module is, or would be, loaded from, its bytes, and the path of their .pyc ("" where there can be none)."""
 
     name: str
     path: str
     data: bytes
+    cached: str = ""
 
 
 def version_of(package: str) -> str | None:
@@ -45,6 +47,7 @@ def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
     Raises:
         TargetMissing: the package is there, the module is not.
         SourceUnavailable: a module of that name is there that no file stands behind.
+        BrokenDependency: a finder fails for want of something else.
     """
     if (module := sys.modules.get(name)) is not None:
         found_spec: importlib.machinery.ModuleSpec | None = getattr(module, "__spec__", None)
@@ -79,17 +82,25 @@ def _find(name: str, places: list[str] | None) -> importlib.machinery.ModuleSpec
     """
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
-        if find is not None and not isinstance(finder, ImportHookFinder) and (spec := find(name, places)) is not None:
-            found: importlib.machinery.ModuleSpec = spec
+        if find is None or isinstance(finder, ImportHookFinder):
+            continue
+        try:
+            found: importlib.machinery.ModuleSpec | None = find(name, places)
+        except ImportError as error:
+            failure = explain(error, name)
+            if isinstance(failure, TargetMissing):  # a finder that blocks a module says it so
+                return None
+            raise failure from error
+        if found is not None:
             return found
     return None
 
 
 def is_installed(package: str) -> bool:
-    """Whether there is a module of that name; one without a file is there too."""
+    """Whether there is a module of that name; one without a file, or that cannot be imported, is there too."""
     try:
         return spec_of(package) is not None
-    except SourceUnavailable:
+    except (SourceUnavailable, BrokenDependency):
         return True
 
 
@@ -106,8 +117,10 @@ def read_source(spec: importlib.machinery.ModuleSpec) -> ModuleSource:
         raise SourceUnavailable(
             f"{spec.name} has no Python source", where=str(path), hint="a compiled or built-in module cannot be patched"
         )
+    # A loader of another kind may rewrite what it loads, and its .pyc holds that.
+    cached = spec.cached if type(loader) is importlib.machinery.SourceFileLoader else None
     try:
-        return ModuleSource(spec.name, path, get_data(path))
+        return ModuleSource(spec.name, path, get_data(path), cached or "")
     except OSError as error:
         raise SourceUnavailable(f"the source of {spec.name} cannot be read: {error}", where=path) from None
 

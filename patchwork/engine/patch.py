@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from .errors import InvalidPatch
-from .holes import holes_in, python_of
+from .holes import completed, holes_in, is_header, python_of
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.([^\W\d]\w*))*")
 
@@ -25,12 +25,20 @@ class Anchor:
         required: a required anchor that misses fails the patch; an optional one is reported.
         count: exact number of matches, or None where `at_least` decides.
         at_least: least number of matches.
+        inside: pattern that a match lies in, or the header of a compound statement (`for $X in $$$_:`) whose body it lies in.
+        after: pattern, found once, that ends before a match begins.
+        before: pattern, found once, that begins after a match ends.
+
+    Holes are shared: what `inside` captured as `$X` is what `$X` of the pattern and of the edit's code stands for.
     """
 
     pattern: str
     required: bool = True
     count: int | None = 1
     at_least: int | None = None
+    inside: str | None = None
+    after: str | None = None
+    before: str | None = None
 
     def replace(self, code: str) -> Edit:
         """The match gives way to `code`."""
@@ -52,8 +60,19 @@ class Anchor:
         """The matched statements go; an expression only where it is the whole statement."""
         return Edit(self, "remove")
 
+    @property
+    def holes(self) -> frozenset[str]:
+        """The holes that a match gives a meaning to."""
+        patterns = (self.pattern, self.inside, self.after, self.before)
+        return frozenset(hole for pattern in patterns if pattern for hole in holes_in(pattern))
+
     def __post_init__(self) -> None:
         check_code(self.pattern, "pattern")
+        for name in ("inside", "after", "before"):
+            pattern = getattr(self, name)
+            if pattern is not None:
+                header = name == "inside" and is_header(pattern)
+                check_code(completed(pattern) if header else pattern, name)
         if self.count is not None and self.at_least is not None:
             raise InvalidPatch("an anchor takes count= or at_least=, not both", where=self.pattern)
         least = self.count if self.count is not None else self.at_least
@@ -74,12 +93,12 @@ class Edit:
         if self.action == "remove":
             return
         check_code(self.code, self.action)
-        unbound = sorted(holes_in(self.code) - holes_in(self.anchor.pattern))
+        unbound = sorted(holes_in(self.code) - self.anchor.holes)
         if unbound:
             raise InvalidPatch(
                 f"{self.action} uses {', '.join(unbound)}, which the pattern never captures",
                 where=self.code,
-                nearest=f"{self.anchor.pattern!r} captures {', '.join(sorted(holes_in(self.anchor.pattern))) or 'nothing'}",
+                nearest=f"{self.anchor.pattern!r} captures {', '.join(sorted(self.anchor.holes)) or 'nothing'}",
                 hint="capture it in the pattern, or write the code out",
             )
         if self.action == "set_argument" and (not self.name.isidentifier() or keyword.iskeyword(self.name)):
@@ -108,23 +127,79 @@ class AtStart:
     code: str
 
 
-Change = Anchor | Edit | OneOf | Parameter | AtStart
+@dataclass(frozen=True)
+class Every:
+    """A completeness guard: each match of `pattern` is accounted for by an anchor of the patch, or by one of `accounted_by`."""
+
+    pattern: str
+    accounted_by: tuple[str, ...] = ()
 
 
-def required(pattern: str, *, count: int | None = None, at_least: int | None = None) -> Anchor:
-    """An anchor that must match (exactly once unless `count` or `at_least` says otherwise)."""
-    return _anchor(pattern, True, count, at_least)
+Change = Anchor | Edit | OneOf | Parameter | AtStart | Every
 
 
-def optional(pattern: str, *, count: int | None = None, at_least: int | None = None) -> Anchor:
-    """An anchor that may miss: reported, never fatal. Matching more often than it may is an error all the same."""
-    return _anchor(pattern, False, count, at_least)
+def required(
+    pattern: str,
+    *,
+    count: int | None = None,
+    at_least: int | None = None,
+    inside: str | None = None,
+    after: str | None = None,
+    before: str | None = None,
+) -> Anchor:
+    """An anchor that must match, exactly once unless `count` or `at_least` says otherwise.
+
+    Args:
+        pattern: code with holes; see `Anchor`, also for `inside`, `after` and `before`, which narrow where it may match.
+        count: exact number of matches.
+        at_least: least number of matches.
+
+    Raises:
+        InvalidPatch: a pattern is not Python, or a count cannot be.
+    """
+    count = 1 if count is None and at_least is None else count
+    return Anchor(pattern, True, count, at_least, inside, after, before)
 
 
-def _anchor(pattern: str, is_required: bool, count: int | None, at_least: int | None) -> Anchor:
-    if count is None and at_least is None:
-        count = 1
-    return Anchor(pattern, is_required, count, at_least)
+def optional(
+    pattern: str,
+    *,
+    count: int | None = None,
+    at_least: int | None = None,
+    inside: str | None = None,
+    after: str | None = None,
+    before: str | None = None,
+) -> Anchor:
+    """An anchor that may miss: reported, never fatal. Matching more often than it may is an error all the same.
+
+    Arguments and errors are those of `required`.
+    """
+    count = 1 if count is None and at_least is None else count
+    return Anchor(pattern, False, count, at_least, inside, after, before)
+
+
+def every(pattern: str, *, accounted_by: str | Iterable[str] = ()) -> Every:
+    """A completeness guard: a use of `pattern` in the target that nothing accounts for is drift, `UnaccountedUse`.
+
+    A use is accounted for where an anchor of the same patch, or a pattern of `accounted_by`, matches it by code that is written
+    out: what a hole merely swallows does not count. So `every("do_truncation")` fails once upstream adds a third place that the
+    patch does not know.
+
+    Args:
+        pattern: code with holes.
+        accounted_by: further patterns; uses inside them need no change.
+
+    Raises:
+        InvalidPatch: a pattern is not Python, or matches anything.
+    """
+    patterns = (accounted_by,) if isinstance(accounted_by, str) else tuple(accounted_by)
+    for item in (pattern, *patterns):
+        if not isinstance(item, str):
+            raise InvalidPatch(f"every: {item!r} is no pattern", hint="write code, such as every('do_truncation')")
+        check_code(item, "every")
+    if pattern.strip() in holes_in(pattern):
+        raise InvalidPatch("every: a hole alone matches everything", where=pattern, hint="name what must be accounted for")
+    return Every(pattern, patterns)
 
 
 def one_of(*edits: Edit) -> OneOf:
@@ -173,6 +248,8 @@ class Patch:
         reason: why the patch exists; shown by `patchwork list`.
         fixed_when: pattern of the repaired form; matching while no required anchor does means `native`.
         cases: `Case`s that the author vouches for.
+        before: names or globs of patches whose edits at the same place come after this one's.
+        after: names or globs of patches whose edits at the same place come before this one's.
 
     Raises:
         InvalidPatch: naming the field that is wrong.
@@ -185,6 +262,8 @@ class Patch:
     reason: str = ""
     fixed_when: str | None = None
     cases: tuple[Case, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -195,6 +274,8 @@ class Patch:
         reason: str = "",
         fixed_when: str | None = None,
         cases: Iterable[Case] = (),
+        before: str | Iterable[str] = (),
+        after: str | Iterable[str] = (),
     ) -> None:
         if isinstance(edits, Change) or not isinstance(edits, Iterable):
             raise InvalidPatch("edits is no list", patch=str(name), hint="write edits=[required(...).replace(...)]")
@@ -206,6 +287,8 @@ class Patch:
             ("reason", reason),
             ("fixed_when", fixed_when),
             ("cases", tuple(cases)),
+            ("before", (before,) if isinstance(before, str) else tuple(before)),
+            ("after", (after,) if isinstance(after, str) else tuple(after)),
         ):
             object.__setattr__(self, attribute, value)
         self._check()
@@ -218,7 +301,7 @@ class Patch:
         if not self.edits:
             raise InvalidPatch("a patch needs at least one edit", patch=self.name)
         for edit in self.edits:
-            if not isinstance(edit, Anchor | Edit | OneOf | Parameter | AtStart):
+            if not isinstance(edit, Change):
                 raise InvalidPatch(f"{edit!r} is not an edit", patch=self.name, hint="see required(...) and its methods")
         if self.fixed_when is not None:
             check_code(self.fixed_when, "fixed_when")

@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .holes import hole_of, is_free, many_of, python_of
+from .holes import completed, hole_of, is_free, many_of, python_of
 
 Captured = ast.AST | str | tuple[ast.AST, ...]
+# What each hole stands for, at each of its places in the pattern; all are the same code, unless the hole is free.
+Occurrences = dict[str, tuple[Captured, ...]]
 Bindings = dict[str, Captured]
 
 # Fields that carry no meaning of their own: load/store follows from the place, `u""` and type comments from the spelling.
@@ -30,14 +32,17 @@ class Match:
     Attributes:
         nodes: the matched statements, or the one matched expression.
         block: for statements the list that holds them, else None.
-        start: index of the first statement in `block`.
-        bindings: what each hole stands for.
+        occurrences: what each hole stands for, place by place.
     """
 
     nodes: tuple[ast.AST, ...]
-    bindings: Bindings
+    occurrences: Occurrences
     block: list[ast.stmt] | None = None
-    start: int = 0
+
+    @property
+    def bindings(self) -> Bindings:
+        """What each hole stands for."""
+        return {hole: places[0] for hole, places in self.occurrences.items()}
 
     @property
     def line(self) -> int:
@@ -60,18 +65,38 @@ def _parsed(pattern: str) -> ast.expr | tuple[ast.stmt, ...]:
     return tuple(body)
 
 
-def find(pattern: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Match]:
-    """All matches of `pattern` in the body of `function` (nested functions included), in the order of the text."""
+def find(pattern: str, function: ast.AST, bound: Occurrences | None = None) -> list[Match]:
+    """All matches of `pattern` in the body of `function` (nested functions included), in the order of the text.
+
+    `bound` is what its holes stand for already.
+    """
     parsed = _parsed(pattern)
     found: list[Match] = []
     if isinstance(parsed, ast.expr):
-        for statement in function.body:
+        for statement in getattr(function, "body", ()):
             for node in ast.walk(statement):
-                if isinstance(node, ast.expr) and (bindings := _node(parsed, node, {})) is not None:
+                if isinstance(node, ast.expr) and (bindings := _node(parsed, node, bound or {})) is not None:
                     found.append(Match((node,), bindings))
     else:
         for block in blocks(function):
-            found.extend(_find_in_block(parsed, block))
+            found.extend(_find_in_block(parsed, block, bound or {}))
+    return sorted(found, key=lambda match: position(match.nodes[0]))
+
+
+def find_headers(header: str, function: ast.AST, bound: Occurrences | None = None) -> list[Match]:
+    """All compound statements in `function` with this header; the nodes of a match are the body below it.
+
+    Decorators, a return annotation and other branches (`else`, `except`, `finally`) may be there or not.
+    """
+    [wanted] = ast.parse(completed(header)).body
+    ignored = {*_IGNORED, "body", "orelse", "handlers", "finalbody", "decorator_list", "returns"}
+    found = []
+    for block in blocks(function):
+        for statement in block:
+            if type(statement) is type(wanted):
+                bindings = _fields(wanted, statement, dict(bound or {}), ignored)
+                if bindings is not None:
+                    found.append(Match(tuple(statement.body), bindings))  # type: ignore[attr-defined]
     return sorted(found, key=lambda match: position(match.nodes[0]))
 
 
@@ -91,14 +116,14 @@ def position(node: ast.AST) -> tuple[int, int]:
     return first_line(node), getattr(node, "col_offset", 0)
 
 
-def _find_in_block(pattern: tuple[ast.stmt, ...], block: list[ast.stmt]) -> Iterator[Match]:
+def _find_in_block(pattern: tuple[ast.stmt, ...], block: list[ast.stmt], bound: Occurrences) -> Iterator[Match]:
     open_ended = any(_many_in(statement) for statement in pattern)
     for start in range(len(block)):
         sizes = range(1, len(block) - start + 1) if open_ended else (len(pattern),)
         for size in sizes:
             window = block[start : start + size]
-            if len(window) == size and (bindings := _sequence(pattern, window, {})) is not None:
-                yield Match(tuple(window), bindings, block, start)
+            if len(window) == size and (bindings := _sequence(pattern, window, bound)) is not None:
+                yield Match(tuple(window), bindings, block)
                 break
 
 
@@ -111,7 +136,7 @@ def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield block
 
 
-def _node(pattern: ast.AST, node: ast.AST, bindings: Bindings) -> Bindings | None:
+def _node(pattern: ast.AST, node: ast.AST, bindings: Occurrences) -> Occurrences | None:
     """Bindings extended so that `pattern` equals `node`, or None."""
     if isinstance(pattern, ast.Name) and (hole := hole_of(pattern.id)):
         # `*rest` is no expression: `f($X)` is a call with exactly one argument.
@@ -123,8 +148,14 @@ def _node(pattern: ast.AST, node: ast.AST, bindings: Bindings) -> Bindings | Non
         return bindings if same else None
     if isinstance(pattern, ast.Call):
         return _call(pattern, node, bindings)  # type: ignore[arg-type]
+    if isinstance(pattern, ast.arguments) and (many := _many_parameters(pattern)):
+        return _bind(many, (node,), bindings)
+    return _fields(pattern, node, bindings, _IGNORED)
+
+
+def _fields(pattern: ast.AST, node: ast.AST, bindings: Occurrences, ignored: set[str]) -> Occurrences | None:
     for name, wanted in ast.iter_fields(pattern):
-        if name in _IGNORED:
+        if name in ignored:
             continue
         found = _field(wanted, getattr(node, name, None), bindings)
         if found is None:
@@ -133,7 +164,13 @@ def _node(pattern: ast.AST, node: ast.AST, bindings: Bindings) -> Bindings | Non
     return bindings
 
 
-def _field(wanted: object, given: object, bindings: Bindings) -> Bindings | None:
+def _many_parameters(pattern: ast.arguments) -> str | None:
+    """The `$$$X` that a parameter list consists of, or None."""
+    alone = [argument.arg for argument in ast.walk(pattern) if isinstance(argument, ast.arg)]
+    return many_of(alone[0]) if len(alone) == 1 and len(pattern.args) == 1 else None
+
+
+def _field(wanted: object, given: object, bindings: Occurrences) -> Occurrences | None:
     if isinstance(wanted, ast.AST):
         return _node(wanted, given, bindings) if isinstance(given, ast.AST) else None
     if isinstance(wanted, list):
@@ -150,7 +187,7 @@ def _many_in(item: object) -> str | None:
     return many_of(item.id) if isinstance(item, ast.Name) else None
 
 
-def _sequence(pattern: Sequence[object], items: Sequence[object], bindings: Bindings) -> Bindings | None:
+def _sequence(pattern: Sequence[object], items: Sequence[object], bindings: Occurrences) -> Occurrences | None:
     if not pattern:
         return bindings if not items else None
     many = _many_in(pattern[0])
@@ -165,7 +202,7 @@ def _sequence(pattern: Sequence[object], items: Sequence[object], bindings: Bind
     return None
 
 
-def _call(pattern: ast.Call, node: ast.Call, bindings: Bindings) -> Bindings | None:
+def _call(pattern: ast.Call, node: ast.Call, bindings: Occurrences) -> Occurrences | None:
     """Match a call: positionals in order, keywords in any order; `$$$X` also takes every unlisted keyword and `**kw`."""
     many = next((name for item in pattern.args if (name := _many_in(item))), "")
     # What `$$$X` holds is known only when the keywords are matched; until then an earlier capture of that name is set aside.
@@ -185,23 +222,23 @@ def _call(pattern: ast.Call, node: ast.Call, bindings: Bindings) -> Bindings | N
             return None
     if not many:
         return found if not rest else None
-    taken = found.pop(many)
-    assert isinstance(taken, tuple)
-    return _bind(many, (*taken, *rest), {**found, **earlier})
+    positionals = found.pop(many)[0 if is_free(many) else -1]
+    assert isinstance(positionals, tuple)
+    return _bind(many, (*positionals, *rest), {**found, **earlier})
 
 
-def _keyword(wanted: ast.keyword, given: ast.keyword, bindings: Bindings) -> Bindings | None:
+def _keyword(wanted: ast.keyword, given: ast.keyword, bindings: Occurrences) -> Occurrences | None:
     found = _field(wanted.arg, given.arg, bindings)
     return None if found is None else _node(wanted.value, given.value, found)
 
 
-def _bind(hole: str, value: object, bindings: Bindings) -> Bindings | None:
+def _bind(hole: str, value: object, bindings: Occurrences) -> Occurrences | None:
     assert isinstance(value, ast.AST | str | tuple)
-    if is_free(hole):
-        return {**bindings, hole: value}
-    if hole in bindings:
-        return bindings if same_code(bindings[hole], value) else None
-    return {**bindings, hole: value}
+    held = bindings.get(hole, ())
+    if held and not is_free(hole) and not same_code(held[0], value):
+        return None
+    # A free hole stands for its last place, as it did for any other before.
+    return {**bindings, hole: (value, *held) if is_free(hole) else (*held, value)}
 
 
 def same_code(one: Captured, other: Captured) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from . import swap
+from .bytecode import code_on_disk
 from .errors import InvalidPatch, MissingName, PatchError, TargetMissing
 from .files import publish
 from .installed import ModuleSource, loaded, read_source, spec_of
@@ -48,7 +49,7 @@ def prepare(name: str, patches: tuple[Patch, ...]) -> Prepared:
             return Prepared(name, patches, dry_run(source, patches), [], pending=True)
         return _plan_swaps(source, module, patches)
     except PatchError as error:
-        raise error.about(patch=patches[-1].name, target=patches[-1].target, where=name) from None
+        raise error.about(patch=patches[-1].name, target=patches[-1].target, file=name) from None
 
 
 def prepare_imported(module: types.ModuleType, patches: tuple[Patch, ...]) -> Prepared:
@@ -59,7 +60,7 @@ def prepare_imported(module: types.ModuleType, patches: tuple[Patch, ...]) -> Pr
             raise TargetMissing(f"{module.__name__} was imported without a spec")
         return _plan_swaps(read_source(spec), module, patches)
     except PatchError as error:
-        raise error.about(patch=patches[-1].name, target=patches[-1].target, where=module.__name__) from None
+        raise error.about(patch=patches[-1].name, target=patches[-1].target, file=module.__name__) from None
 
 
 def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
@@ -68,7 +69,7 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
     Raises:
         PatchError: whatever stops one of the patches.
     """
-    done = rewrite(source.data, patches, lines={})
+    done = _rewritten(source, patches, {})
     changing = [patch for patch in patches if done.states[patch.name] == "applied"]
     if not changing:
         return done
@@ -90,9 +91,17 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
     return done
 
 
+def _rewritten(source: ModuleSource, patches: Sequence[Patch], lines: Mapping[str, int]) -> Rewrite[bytes]:
+    try:
+        return rewrite(source.data, patches, lines=lines)
+    except PatchError as error:
+        error.file = source.path
+        raise
+
+
 def _plan_swaps(source: ModuleSource, module: types.ModuleType, patches: tuple[Patch, ...]) -> Prepared:
     before = Source(decode(source.data)[0])
-    old = compiled(source.data, source.path)
+    old = code_on_disk(source, before.tree)
     live: dict[str, Live] = {}
     lines: dict[str, int] = {}
     for patch in patches:
@@ -103,7 +112,7 @@ def _plan_swaps(source: ModuleSource, module: types.ModuleType, patches: tuple[P
             codes = [swap.code_of(old, patch.qualname, starts_at(item)) for item in found]
             live[patch.qualname] = swap.find_live(module, patch.qualname, codes, found[0])
             lines[patch.qualname] = starts_at(found[live[patch.qualname].index])
-    done = rewrite(source.data, patches, lines=lines)
+    done = _rewritten(source, patches, lines)
     changing = [patch for patch in patches if done.states[patch.name] == "applied"]
     swaps = _swaps(source, module, changing, done, live) if changing else []
     return Prepared(source.name, patches, done, swaps, pending=False)

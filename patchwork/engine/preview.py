@@ -48,6 +48,6 @@ def _preview(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str,
         path = source.path
         done = dry_run(source, [patch])
     except PatchError as error:
-        error.about(patch=patch.name, target=patch.target, where=path)
+        error.about(patch=patch.name, target=patch.target, file=path)
         return Preview(patch, Outcome(patch.name, patch.target, "failed", error.what, error=error), path)
     return Preview(patch, outcome_of(patch, done, outcome.detail, pending=True), path, done)

@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from .errors import AnchorAmbiguous, InvalidResult, PartlyNative, PatchConflict, PatchError, TargetMissing
-from .holes import python_of
+from .accounting import check_accounted
+from .errors import AnchorAmbiguous, CaptureRebound, InvalidResult, PartlyNative, PatchConflict, PatchError, TargetMissing
 from .locate import Function, alone, definitions, functions, starts_at
+from .narrowing import places
 from .nearest import missing
-from .patch import Anchor, AtStart, Change, Edit, OneOf, Parameter, Patch
-from .pattern import Match, blocks, find, shape, tells
+from .ordering import ordered
+from .patch import Anchor, AtStart, Change, Edit, Every, OneOf, Parameter, Patch
+from .pattern import Match, blocks, find, shape
+from .rebinding import check_captures
 from .reshape import NeedsLines, write_out
-from .splicing import Splice, apply_splices, call_of, is_inserted, splice_edit, splice_parameter, splice_start
+from .splicing import Splice, apply_splices, splice_edit, splice_parameter, splice_start
+from .standing import has_default, stands, starts_with
 from .text import Source, compiled, decode, encode, lines_of, parse
 
 _MOST_RESHAPES = 50
@@ -80,7 +84,7 @@ def rewrite(source: Text, patches: Patch | Iterable[Patch], *, lines: Mapping[st
         text, encoding = decode(source)
         done = rewrite(text, patches, lines=lines)
         return Rewrite(source, encode(done.source, encoding), done.edits, done.states, done.missed)
-    chosen = (patches,) if isinstance(patches, Patch) else tuple(patches)
+    chosen = (patches,) if isinstance(patches, Patch) else tuple(ordered(tuple(patches)))
     first = pristine = Source(source)
     meant = None if lines is None else {name: _index_at(pristine, name, line) for name, line in lines.items()}
     for _ in range(_MOST_RESHAPES):
@@ -116,7 +120,8 @@ class _Plan:
     """What one patch wants of one definition: splices to make, changes that stand already, anchors missed.
 
     `kept`: optional changes that stand; `anchored`: a required anchor matches; `fixed`: the patch's `fixed_when` does;
-    `unfit`: the first statement that must be written out before its splice can be made.
+    `unfit`: the first statement that must be written out before its splice can be made; `rebound`: captures that an edit may not
+    use; `guards`: completeness checks to run.
     A near miss is searched for only when it is going to be told, so `absent` holds what makes the error.
     """
 
@@ -124,6 +129,8 @@ class _Plan:
     standing: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     absent: list[Callable[[], PatchError]] = field(default_factory=list)
+    rebound: list[CaptureRebound] = field(default_factory=list)
+    guards: list[Callable[[], None]] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     anchored: bool = False
     fixed: bool = False
@@ -220,6 +227,10 @@ def _state(patch: Patch, plan: _Plan) -> str:
         return "native"
     if plan.absent:
         raise plan.absent[0]()
+    for guard in plan.guards:
+        guard()
+    if plan.rebound:
+        raise plan.rebound[0]
     if plan.standing and plan.todo:
         raise PartlyNative(
             f"the source already has a part of what the patch makes: {plan.standing[0]}",
@@ -243,7 +254,7 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
     if isinstance(change, Parameter):
         arguments = function.args
         if change.name in [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]:
-            if not _has_default(change, arguments):
+            if not has_default(change, arguments):
                 raise PartlyNative(
                     f"the target has a parameter {change.name} already, but not with the default {change.default}",
                     where=f"line {function.lineno}: {ast.unparse(arguments)}",
@@ -253,10 +264,12 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
         else:
             plan.splices.append((splice_parameter(change, source, function), ""))
     elif isinstance(change, AtStart):
-        if _starts_with(function.body, change.code):
+        if starts_with(function.body, change.code):
             plan.standing.append(change.code)
         else:
             plan.splices.append((splice_start(change, source, function), ""))
+    elif isinstance(change, Every):
+        plan.guards.append(lambda: check_accounted(change, patch.edits, function))
     elif isinstance(change, OneOf):
         _plan_one_of(change, source, function, patch, plan)
     else:
@@ -265,44 +278,40 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
         _plan_edit(anchor, edit, source, function, patch, plan)
 
 
-def _has_default(change: Parameter, arguments: ast.arguments) -> bool:
-    """Whether the parameter that stands already has the default that the patch would give it."""
-    positional = [*arguments.posonlyargs, *arguments.args]
-    with_default = zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)
-    defaults = {a.arg: default for a, default in (*with_default, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))}
-    found = defaults.get(change.name)
-    return found is not None and shape(found) == shape(ast.parse(change.default.strip(), mode="eval").body)
-
-
 def _plan_one_of(change: OneOf, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
-    fitting = [edit for edit in change.edits if find(edit.anchor.pattern, function)]
+    fitting = [(edit, matches[0].line) for edit in change.edits if (matches := places(edit.anchor, function))]
     if len(fitting) > 1:
-        found = [f"line {find(edit.anchor.pattern, function)[0].line}: {edit.anchor.pattern}" for edit in fitting]
+        found = [f"line {line}: {edit.anchor.pattern}" for edit, line in fitting]
         raise AnchorAmbiguous("more than one alternative matches", nearest="\n".join(found), hint="make them exclude each other")
-    standing = [edit for edit in change.edits if _stands(edit, [], source, function)]
+    standing = [edit for edit in change.edits if stands(edit, [], source, function)]
     if not fitting and not standing:
-        pattern = change.edits[-1].anchor.pattern
-        plan.absent.append(lambda: missing(pattern, source, function, patch.qualname))
+        wanted = [(edit.anchor, edit) for edit in change.edits]
+        plan.absent.append(lambda: missing(wanted, source, function, patch, plan.standing))
         return
-    edit = (fitting or standing)[0]
+    edit = fitting[0][0] if fitting else standing[0]
     _plan_edit(edit.anchor, edit, source, function, patch, plan)
 
 
 def _plan_edit(anchor: Anchor, edit: Edit | None, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
-    matches = find(anchor.pattern, function)
-    if edit is not None and _stands(edit, matches, source, function):
+    matches = places(anchor, function)
+    if edit is not None and stands(edit, matches, source, function):
         (plan.standing if anchor.required else plan.kept).append(edit.code)
         return
     if not matches:
         if anchor.required:
-            plan.absent.append(lambda: missing(anchor.pattern, source, function, patch.qualname))
+            plan.absent.append(lambda: missing([(anchor, edit)], source, function, patch, plan.standing))
         else:
             plan.missed.append(anchor.pattern)
         return
     _check_count(anchor, matches)
     plan.anchored = plan.anchored or anchor.required
-    if edit is not None:
-        plan.splices.extend((splice_edit(edit, match, source, function), anchor.pattern) for match in matches)
+    for match in matches if edit is not None else ():
+        assert edit is not None
+        try:
+            check_captures(edit, match, function)
+        except CaptureRebound as error:
+            plan.rebound.append(error)
+        plan.splices.append((splice_edit(edit, match, source, function), anchor.pattern))
 
 
 def _check_count(anchor: Anchor, matches: list[Match]) -> None:
@@ -311,7 +320,7 @@ def _check_count(anchor: Anchor, matches: list[Match]) -> None:
         raise AnchorAmbiguous(
             f"anchor matches {len(matches)} times, {anchor.count} expected: {anchor.pattern}",
             where=f"lines {listed}",
-            hint="write more of the code around it into the pattern, or say count= or at_least=",
+            hint="write more of the code around it into the pattern, narrow it with inside=, after= or before=, or say count=",
         )
     least = anchor.count if anchor.count is not None else anchor.at_least
     if least is not None and len(matches) < least:
@@ -320,51 +329,6 @@ def _check_count(anchor: Anchor, matches: list[Match]) -> None:
             where=f"lines {listed}",
             hint="one of its places may have moved or changed",
         )
-
-
-def _stands(edit: Edit, matches: list[Match], source: Source, function: Function) -> bool:
-    """Whether the source already is as the edit makes it.
-
-    Raises:
-        PartlyNative: at some of the matches it is, and at others not.
-    """
-    if edit.action == "remove":
-        return False
-    if edit.action.startswith("insert"):
-        there = [is_inserted(edit, match, source, function) for match in matches]
-    else:
-        made = find(_made_by(edit), function) if tells(_made_by(edit)) else []
-        if len(made) < (edit.anchor.count or edit.anchor.at_least or 1):
-            return False
-        inside = {id(child) for match in made for node in match.nodes for child in ast.walk(node)}
-        there = [id(match.nodes[0]) in inside for match in matches] or [True]
-    if any(there) and not all(there):
-        lines = [match.line for match, done in zip(matches, there, strict=True) if done]
-        raise PartlyNative(
-            f"the source has what {edit.action} makes at some matches of its anchor only: {edit.anchor.pattern}",
-            where=f"there already at lines {', '.join(map(str, lines))}; {len(matches)} matches",
-            hint="look at the release and narrow the anchor, or `versions`",
-        )
-    return any(there)
-
-
-def _made_by(edit: Edit) -> str:
-    """The pattern of what a replace or set_argument leaves behind."""
-    if edit.action == "replace":
-        return edit.code
-    tree = ast.parse(python_of(edit.anchor.pattern))
-    call = call_of(tree.body[0], edit.anchor.pattern)
-    value = ast.parse(python_of(edit.code), mode="eval").body
-    call.keywords = [keyword for keyword in call.keywords if keyword.arg != edit.name]
-    call.keywords.append(ast.keyword(edit.name, value))
-    return ast.unparse(tree)
-
-
-def _starts_with(body: list[ast.stmt], code: str) -> bool:
-    wanted = ast.parse(python_of(code)).body
-    first = body[0]
-    skip = int(isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant))
-    return shape(body[skip : skip + len(wanted)]) == shape(wanted)
 
 
 def _refuse_overlaps(made: list[tuple[Splice, str, str]]) -> None:

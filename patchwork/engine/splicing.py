@@ -189,18 +189,24 @@ def _statements(edit: Edit, match: Match, function: Function) -> tuple[list[ast.
     if match.block is not None:
         return [node for node in match.nodes if isinstance(node, ast.stmt)], match.block
     node = match.nodes[0]
+    statement, block = holder(node, function)
+    whole = isinstance(statement, ast.Expr) and statement.value is node
+    if edit.action in ("remove", "replace") and not whole:
+        raise InvalidResult(
+            f"cannot {edit.action} an expression that is part of a statement"
+            + ("" if edit.action == "remove" else " by statements"),
+            where=f"line {match.line}: {ast.unparse(statement).splitlines()[0]}",
+            hint="write the whole statement as the pattern",
+        )
+    return [statement], block
+
+
+def holder(node: ast.AST, function: Function) -> tuple[ast.stmt, list[ast.stmt]]:
+    """The innermost statement that an expression belongs to, and the block that holds it."""
     for block in reversed(list(blocks(function))):
         for statement in block:
             if any(child is node for child in _own_expressions(statement)):
-                whole = isinstance(statement, ast.Expr) and statement.value is node
-                if edit.action in ("remove", "replace") and not whole:
-                    raise InvalidResult(
-                        f"cannot {edit.action} an expression that is part of a statement"
-                        + ("" if edit.action == "remove" else " by statements"),
-                        where=f"line {match.line}: {ast.unparse(statement).splitlines()[0]}",
-                        hint="write the whole statement as the pattern",
-                    )
-                return [statement], block
+                return statement, block
     raise AssertionError("a match lies inside the function")
 
 

@@ -584,7 +584,7 @@ def test_a_missing_anchor_names_the_nearest_statement_and_its_line() -> None:
     text = refused(AnchorMissing, before, required("self.conv(x, seq_idx=None)").replace("g(x)"))
     assert "own.patch: required anchor not found: self.conv(x, seq_idx=None)" in text
     assert "target: lib.core:f" in text
-    assert "where: f, lines 1-4" in text
+    assert "where: lines 1-4 (f)" in text
     assert "nearest: line 3: " in text
     assert "self.conv(x, seq_idx=None, activation='silu')" in text
 
@@ -608,15 +608,15 @@ def test_an_anchor_that_moved_names_the_function_that_has_it() -> None:
             return conv(x, seq_idx=None)
     """
     text = refused(AnchorMoved, before, required("conv($$$A, seq_idx=None)").set_argument("seq_idx", "1"), of="C.f")
-    assert "nearest: moved to C.g, line 6" in text
-    assert "next: target C.g" in text
+    assert "moved to: C.g, line 6" in text
+    assert "next: target the function that has it now" in text
 
 
 def test_an_ambiguous_anchor_lists_the_lines_and_how_to_narrow_it() -> None:
     text = refused(AnchorAmbiguous, "def f(x):\n    g(x)\n    y = 1\n    g(x)\n", required("g(x)").remove())
     assert "anchor matches 2 times, 1 expected: g(x)" in text
     assert "lines 2, 4" in text
-    assert "count= or at_least=" in text
+    assert "narrow it with inside=, after= or before=, or say count=" in text
 
 
 def test_count_and_at_least() -> None:
