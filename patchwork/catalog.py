@@ -7,15 +7,24 @@ import fnmatch
 import importlib
 import importlib.metadata
 import os
+import runpy
+import sys
+import traceback
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from .engine import plan
-from .engine.errors import InvalidPatch, UnknownPatch
+from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
+from .engine.importing import explain
+from .engine.installed import version_of
 from .engine.patch import Patch
+from .engine.preview import Preview, preview
 from .engine.report import Report
 
 ENTRY_POINTS = "patchwork.patches"
+# What running a file can raise that is the file's own fault.
+_BAD_FILE = (OSError, SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
 
 
 def all_patches() -> tuple[Patch, ...]:
@@ -23,17 +32,15 @@ def all_patches() -> tuple[Patch, ...]:
 
     Raises:
         InvalidPatch: an entry point does not lead to patches, or two patches share a name.
+        BrokenDependency: a pack needs what is not installed.
     """
     found: list[Patch] = list(importlib.import_module("patchwork.patches").PATCHES)
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             loaded = point.load()
-        except (ImportError, AttributeError) as error:
-            raise InvalidPatch(
-                f"the pack {point.value!r} of entry-point group {ENTRY_POINTS!r} cannot be loaded: {error}",
-                hint="repair or uninstall the distribution that registers it",
-            ) from error
-        found.extend(_patches_in(getattr(loaded, "PATCHES", loaded), point.name))
+        except (ImportError, AttributeError, RuntimeError) as error:
+            raise _not_loaded(point, error) from error
+        found.extend(_patches_in(getattr(loaded, "PATCHES", loaded), f"the entry point {point.name!r} of group {ENTRY_POINTS!r}"))
     names: dict[str, Patch] = {}
     for patch in found:
         if names.setdefault(patch.name, patch) is not patch:
@@ -41,7 +48,17 @@ def all_patches() -> tuple[Patch, ...]:
     return tuple(found)
 
 
-def _patches_in(value: object, point: str) -> Iterable[Patch]:
+def _not_loaded(point: importlib.metadata.EntryPoint, error: Exception) -> PatchError:
+    """Why a pack cannot be loaded: it is not what its entry point says, or something that it needs is missing."""
+    what = f"the pack {point.value!r} of entry-point group {ENTRY_POINTS!r} cannot be loaded"
+    found = explain(error, point.module)
+    # An AttributeError of load() itself, which looks the object up, has gone through no file of the pack.
+    if isinstance(found, TargetMissing) or (isinstance(error, AttributeError) and not found.where):
+        return InvalidPatch(f"{what}: {error}", hint="repair or uninstall the distribution that registers it")
+    return BrokenDependency(f"{what}: {found.what}", where=found.where, hint=found.hint)
+
+
+def _patches_in(value: object, origin: str) -> Iterable[Patch]:
     if isinstance(value, Patch):
         return [value]
     if isinstance(value, Iterable):
@@ -49,9 +66,52 @@ def _patches_in(value: object, point: str) -> Iterable[Patch]:
         if all(isinstance(patch, Patch) for patch in patches):
             return patches
     raise InvalidPatch(
-        f"the entry point {point!r} of group {ENTRY_POINTS!r} leads to {type(value).__name__}, not to patches",
-        hint="let it name a Patch, a list of them, or a module with PATCHES",
+        f"{origin} leads to {type(value).__name__}, not to patches",
+        hint="let it be a Patch, a list of them, or a module with PATCHES",
     )
+
+
+def named(names: Iterable[str]) -> tuple[Patch, ...]:
+    """The patches that a command line means by names, globs and files of patches (`my_patches.py`); by nothing: all there are.
+
+    Raises:
+        UnknownPatch: a name or glob that fits none; names the closest.
+        InvalidPatch: a file cannot be run, or holds no patches.
+    """
+    chosen: list[str | Patch] = []
+    for name in names:
+        chosen.extend(in_file(Path(name)) if name.endswith(".py") else [name])
+    patches = all_patches()
+    return select(chosen, patches) if chosen else patches
+
+
+def in_file(path: Path) -> list[Patch]:
+    """The patches of a file: its `PATCHES`, else every Patch that it gives a name.
+
+    Raises:
+        InvalidPatch: it cannot be read or run, or holds no patches; `where` is its line.
+    """
+    path = path.absolute()
+    sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
+    try:
+        values = runpy.run_path(str(path))
+    except PatchError as error:
+        raise error.about(file=str(path)) from None
+    except _BAD_FILE as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = getattr(error, "lineno", None) or next(reversed(lines), None)
+        raise InvalidPatch(
+            f"the file of patches cannot be run: {type(error).__name__}: {error}",
+            where=f"{path}:{line}" if line else str(path),
+            hint="a file of patches is Python with PATCHES = [Patch(...), ...]",
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    found = [*_patches_in(values["PATCHES"], str(path))] if "PATCHES" in values else []
+    found = found or [value for value in values.values() if isinstance(value, Patch)]
+    if not found:
+        raise InvalidPatch("the file holds no patches", where=str(path), hint="write PATCHES = [Patch(...), ...]")
+    return found
 
 
 def newest_tested() -> Mapping[str, str]:
@@ -104,7 +164,38 @@ def apply(*selection: str | Patch, exclude: Iterable[str] = (), strict: bool = T
     patches = all_patches()
     chosen = select(selection, patches) if selection else patches
     off = switched_off(exclude, [*patches, *chosen])
-    return plan.apply(chosen, strict=strict, switched_off=off, tested=newest_tested())
+    try:
+        report = plan.apply(chosen, strict=strict, switched_off=off, tested=newest_tested())
+    except AnchorMissing as error:
+        tell_last_match(error, chosen)
+        raise
+    for outcome in report:
+        tell_last_match(outcome.error, chosen)
+    return report
+
+
+def previews(patches: Iterable[Patch], *, switches: bool = True) -> list[Preview]:
+    """Patches on what is installed here, nothing applied; `switches`: those that the environment switches off are skipped."""
+    chosen = tuple(patches)
+    off = switched_off((), [*all_patches(), *chosen]) if switches else {}
+    found = preview(chosen, switched_off=off, tested=newest_tested())
+    for item in found:
+        tell_last_match(item.outcome.error, chosen)
+    return found
+
+
+def tell_last_match(error: PatchError | None, patches: Iterable[Patch]) -> None:
+    """Where an anchor missed in what is installed: fill in the last release that fits, if it is known without a network."""
+    patch = next((patch for patch in patches if error is not None and patch.name == error.patch), None)
+    if patch is None or not isinstance(error, AnchorMissing) or error.last_match:
+        return
+    from .releases.checking import last_match  # only here: it takes time, and nothing has failed yet elsewhere
+
+    package = patch.module.partition(".")[0]
+    installed, tested = version_of(package), newest_tested().get(package)
+    error.last_match = last_match(patch, installed)
+    if not error.last_match and tested and patch in importlib.import_module("patchwork.patches").PATCHES:
+        error.last_match = f"{package} {tested}, the newest release that this patch was checked on"
 
 
 def switched_off(exclude: Iterable[str], patches: Iterable[Patch]) -> dict[str, str]:

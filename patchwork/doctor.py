@@ -5,20 +5,21 @@ Imports neither torch nor transformers unless a model is asked about.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
-from .catalog import all_patches, newest_tested, old_tool_installed, switched_off
-from .engine.preview import Preview, preview
+from .catalog import all_patches, old_tool_installed, previews
+from .engine.copies import copies
+from .engine.preview import Preview
+from .imports import Trial, try_imports
 from .packing.mixers import FAMILIES
 
 # Distribution name by import name, where the two differ.
@@ -39,11 +40,12 @@ _PACKAGES = {
 
 @dataclass(frozen=True)
 class Package:
-    """One package of the stack: `version` and `path` are None where it is not installed."""
+    """One package of the stack: `version` and `path` are None where it is not installed. `others`: copies that are not used."""
 
     name: str
     version: str | None
     path: str | None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,13 @@ class Diagnosis:
     warnings: tuple[str, ...]
     packing: Verdict
     model: str | None = None
+    imports: tuple[Trial, ...] | None = None
 
     @property
     def ok(self) -> bool:
-        """Nothing falls short: no patch fails, and packing is safe (for the model, if one was asked about)."""
-        return self.packing.safe and all(item.outcome.state != "failed" for item in self.patches)
+        """Nothing falls short: no patch fails, packing is safe (for the model, if one was asked about), every import works."""
+        fits = all(item.outcome.state != "failed" for item in self.patches)
+        return self.packing.safe and fits and all(item.error is None for item in self.imports or ())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -85,6 +89,7 @@ class Diagnosis:
                 "sentence": self.packing.sentence,
                 "reasons": list(self.packing.reasons),
             },
+            "imports": None if self.imports is None else [item.as_dict() for item in self.imports],
         }
 
 
@@ -98,32 +103,30 @@ def patch_as_dict(item: Preview) -> dict[str, Any]:
     }
 
 
-def previews() -> list[Preview]:
-    """Every patch on what is installed here, nothing applied; switches in the environment count."""
-    patches = all_patches()
-    return preview(patches, switched_off=switched_off((), patches), tested=newest_tested())
+def diagnose(model: str | None = None, *, with_imports: bool = False) -> Diagnosis:
+    """Look at this machine, and at a model (a name, a path or a config's folder) if one is given.
 
-
-def diagnose(model: str | None = None) -> Diagnosis:
-    """Look at this machine, and at a model (a name, a path or a config's folder) if one is given."""
+    `with_imports` also tries to import the modules that the patches are for, in another process.
+    """
     packages = tuple(_package(name, distribution) for name, distribution in _PACKAGES.items())
-    patches = tuple(previews())
+    patches = tuple(previews(all_patches()))
     versions = {item.name: item.version for item in packages}
     verdict = _verdict_on_stack(versions, patches)
     if model is not None and verdict.safe:
         verdict = _verdict_on_model(model)
-    return Diagnosis(f"{platform.python_version()} ({sys.executable})", packages, patches, tuple(_warnings()), verdict, model)
+    here = dict.fromkeys(item.patch.module for item in patches if item.outcome.state not in ("absent", "skipped"))
+    imports = tuple(try_imports(list(here))) if with_imports else None
+    python = f"{platform.python_version()} ({sys.executable})"
+    return Diagnosis(python, packages, patches, tuple(_warnings(packages)), verdict, model, imports)
 
 
 def _package(name: str, distribution: str) -> Package:
     spec = importlib.util.find_spec(name)
     if spec is None:
         return Package(name, None, None)
-    try:
-        version = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown"
-    return Package(name, version, spec.origin or next(iter(spec.submodule_search_locations or []), None))
+    found = copies(distribution, spec.origin)
+    path = spec.origin or next(iter(spec.submodule_search_locations or []), None)
+    return Package(name, found.version or "unknown", path, found.others)
 
 
 def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview, ...]) -> Verdict:
@@ -134,7 +137,7 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
     if off:
         return Verdict(False, "patches that packing needs are not in force", tuple(off))
     kernels = " and ".join(name for name in ("causal_conv1d", "fla") if versions[name] is not None)
-    here = [family for family in FAMILIES if Version(family.since) <= Version(versions["transformers"] or "0")]
+    here = [family for family in FAMILIES if Version(family.since) <= _comparable(versions["transformers"])]
     recurrent = ", ".join(family.name for family in here if family.layer)
     attention = ", ".join(family.name for family in here if not family.layer)
     return Verdict(
@@ -146,6 +149,13 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
             "any other family is refused when it meets a packed row; ask about a model with --model",
         ),
     )
+
+
+def _comparable(version: str | None) -> Version:
+    try:
+        return Version(version or "0")
+    except InvalidVersion:  # a copy that does not say which it is
+        return Version("0")
 
 
 def _in_the_way(item: Preview) -> bool:
@@ -163,8 +173,12 @@ def _verdict_on_model(model: str) -> Verdict:
     return Verdict(False, f"packing is refused for {model}", tuple(decision.reasons))
 
 
-def _warnings() -> list[str]:
-    found = []
+def _warnings(packages: Sequence[Package]) -> list[str]:
+    found = [
+        f"{item.name} {item.version} is loaded from {item.path}; another copy is not used: {', '.join(item.others)}"
+        for item in packages
+        if item.others
+    ]
     if clash := old_tool_installed():
         found.append(clash)
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]

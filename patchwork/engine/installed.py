@@ -12,6 +12,7 @@ from types import ModuleType
 
 from wrapt.importer import ImportHookFinder
 
+from .copies import copies
 from .errors import BrokenDependency, SourceUnavailable, TargetMissing
 from .importing import explain
 
@@ -29,12 +30,16 @@ class ModuleSource:
 def version_of(package: str) -> str | None:
     """Version of an installed distribution, or None.
 
-    The imported module's own `__version__` is what runs; the metadata answers where nothing is imported yet.
+    The imported module's own `__version__` is what runs; the metadata of the copy that would be imported answers before that.
     """
-    module = sys.modules.get(package.replace("-", "_"))
-    version = getattr(module, "__version__", None)
+    name = package.replace("-", "_")
+    version = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(version, str):
         return version
+    with suppress(BrokenDependency, SourceUnavailable):  # told where the module itself is asked for
+        spec = spec_of(name)
+        if spec is not None and (found := copies(package, spec.origin).version) is not None:
+            return found
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from . import swap
+from .closures import exchange
 from .errors import InvalidPatch, PatchError, Unswappable
 from .installed import loaded, settle
 from .outcomes import applicability, outcome_of
@@ -208,6 +209,12 @@ def _commit(prepared: Sequence[Prepared]) -> None:
             for item in plan.swaps:
                 item.commit()
     except BaseException as error:
+        for plan in prepared:
+            for item in plan.swaps:
+                item.recall()
+        for plan in prepared:
+            for item in _records[plan.name].swaps if plan.name in _records else ():
+                exchange(item.inner)
         for function, (state, original) in before.items():
             state.put(function)
             swap.originals.pop(function, None)
@@ -223,7 +230,7 @@ def _commit(prepared: Sequence[Prepared]) -> None:
 def _restore(record: _Record) -> None:
     for item in record.swaps:
         if item.function in swap.originals:
-            swap.restore(item.function, item.caches)
+            item.undo()
 
 
 def _watch(prepared: Sequence[Prepared]) -> None:
@@ -247,7 +254,10 @@ def _on_import(module: types.ModuleType) -> None:
 
 def _outcome(patch: Patch, item: Prepared) -> Outcome:
     waiting = "previewed; swapped when the module is imported"
-    return outcome_of(patch, item.done, _notes.get(patch.name, ""), pending=item.pending, waiting=waiting)
+    stuck = sum(one.stuck for one in item.swaps if one.qualname == patch.qualname)
+    left = f"{stuck} function(s) that it made before keep their code" if stuck else ""
+    note = "; ".join(filter(None, (_notes.get(patch.name, ""), left)))
+    return outcome_of(patch, item.done, note, pending=item.pending, waiting=waiting)
 
 
 @contextmanager

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from . import swap
 from .bytecode import code_on_disk
+from .cells import give_class, keep_alive, lacks_class, with_class
+from .closures import exchanged, inner_pairs
 from .errors import InvalidPatch, MissingName, PatchError, TargetMissing
 from .files import publish
 from .installed import ModuleSource, loaded, read_source, spec_of
 from .locate import Function, definitions, starts_at
 from .patch import Parameter, Patch
-from .rewriting import Rewrite, rewrite
+from .rewriting import Rewrite, rewrite_module
 from .swap import Live, Swap
 from .text import Source, compiled, decode
 
@@ -69,11 +73,11 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
     Raises:
         PatchError: whatever stops one of the patches.
     """
-    done = _rewritten(source, patches, {})
+    before = Source(decode(source.data)[0])
+    done, after = _rewritten(source, before, patches, {})
     changing = [patch for patch in patches if done.states[patch.name] == "applied"]
     if not changing:
         return done
-    before, after = Source(decode(source.data)[0]), Source(decode(done.source)[0])
     old = compiled(before.tree, source.path)
     pairs = {
         patch.qualname: [
@@ -83,7 +87,7 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
         ]
         for patch in changing
     }
-    new = _compiled(done.source, after, source.path, pairs)
+    new = _compiled(after, source.path, pairs)
     names = swap.module_names(before)
     for patch in changing:
         for one, two in pairs[patch.qualname]:
@@ -91,9 +95,11 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
     return done
 
 
-def _rewritten(source: ModuleSource, patches: Sequence[Patch], lines: Mapping[str, int]) -> Rewrite[bytes]:
+def _rewritten(
+    source: ModuleSource, before: Source, patches: Sequence[Patch], lines: Mapping[str, int]
+) -> tuple[Rewrite[bytes], Source]:
     try:
-        return rewrite(source.data, patches, lines=lines)
+        return rewrite_module(source.data, before, patches, lines)
     except PatchError as error:
         error.file = source.path
         raise
@@ -112,17 +118,16 @@ def _plan_swaps(source: ModuleSource, module: types.ModuleType, patches: tuple[P
             codes = [swap.code_of(old, patch.qualname, starts_at(item)) for item in found]
             live[patch.qualname] = swap.find_live(module, patch.qualname, codes, found[0])
             lines[patch.qualname] = starts_at(found[live[patch.qualname].index])
-    done = _rewritten(source, patches, lines)
+    done, after = _rewritten(source, before, patches, lines)
     changing = [patch for patch in patches if done.states[patch.name] == "applied"]
-    swaps = _swaps(source, module, changing, done, live) if changing else []
+    filename = publish(source.name, done.source) if changing else ""
+    swaps = _swaps(module, changing, after, filename, live) if changing else []
     return Prepared(source.name, patches, done, swaps, pending=False)
 
 
 def _swaps(
-    source: ModuleSource, module: types.ModuleType, patches: Sequence[Patch], done: Rewrite[bytes], live: Mapping[str, Live]
+    module: types.ModuleType, patches: Sequence[Patch], after: Source, filename: str, live: Mapping[str, Live]
 ) -> list[Swap]:
-    filename = publish(source.name, done.source)
-    after = Source(decode(done.source)[0])
     pairs = {
         patch.qualname: [
             (
@@ -132,32 +137,56 @@ def _swaps(
         ]
         for patch in patches
     }
-    new = _compiled(done.source, after, filename, pairs)
+    new = _compiled(after, filename, pairs)
     swaps: dict[types.FunctionType, Swap] = {}  # `C.p` and `C.p.fget` are one
     for patch in patches:
         [(old, definition)] = pairs[patch.qualname]
         code = _code_of(new, patch.qualname, definition)
         _check(old, code, set(vars(module)), patch)
+        if lacks_class(code):
+            code = with_class(code, swap.owner_of(module, patch.qualname))
         at = live[patch.qualname]
-        chosen = swaps.setdefault(at.function, Swap(patch.qualname, at.function, code, caches=at.caches))
+        if at.function not in swaps:
+            inner, stuck = exchanged(old, code)
+            apart = module.__spec__ if at.apart else None
+            swaps[at.function] = Swap(patch.qualname, at.function, code, {}, at.caches, inner, stuck, apart)
+        chosen = swaps[at.function]
         for change in patch.edits:
             if isinstance(change, Parameter):
                 chosen.kwdefaults[change.name] = _default(change, module, patch)
     return list(swaps.values())
 
 
-def _compiled(
-    data: bytes, after: Source, filename: str, pairs: Mapping[str, Sequence[tuple[types.CodeType, Function]]]
-) -> types.CodeType:
-    """The edited module's code, in which each definition still holds the enclosing variables that its old code held."""
-    new = compiled(data, filename)
-    dropped = False
+def _compiled(after: Source, filename: str, pairs: Mapping[str, Sequence[tuple[types.CodeType, Function]]]) -> types.CodeType:
+    """The edited module's code, in which each definition, and each function in it, holds the enclosing variables that it held."""
+    new = compiled(after.tree, filename)
+    changed = False
     for qualname, functions in pairs.items():
         for old, definition in functions:
-            lost = sorted(set(old.co_freevars) - set(_code_of(new, qualname, definition).co_freevars))
-            swap.keep_alive(definition, lost)
-            dropped = dropped or bool(lost)
-    return compiled(after.tree, filename) if dropped else new
+            code = _code_of(new, qualname, definition)
+            for one, two in ((old, code), *inner_pairs(old, code)):
+                changed = _keep_cells(one, two, definition) or changed
+    return compiled(after.tree, filename) if changed else new
+
+
+def _keep_cells(old: types.CodeType, new: types.CodeType | None, definition: Function) -> bool:
+    """See to it that a function inside `definition`, or itself, has the cells it had; whether that changed the tree."""
+    if new is None or set(new.co_freevars) == set(old.co_freevars):
+        return False
+    lost = sorted(set(old.co_freevars) - set(new.co_freevars))
+    here = [node for node in ast.walk(definition) if _is_made(node, new)]
+    if len(here) != 1:  # two lambdas in one line
+        return False
+    keep_alive(here[0], lost)
+    added = set(new.co_freevars) - set(old.co_freevars)
+    return bool(lost) or (added == {"__class__"} and here[0] is definition and give_class(definition))
+
+
+def _is_made(node: ast.AST, code: types.CodeType) -> TypeGuard[Function | ast.Lambda]:
+    """Whether this piece of the tree gives that code."""
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    return isinstance(node, Function) and node.name == code.co_name and starts_at(node) == code.co_firstlineno
 
 
 def _code_of(new: types.CodeType, qualname: str, definition: Function) -> types.CodeType:

@@ -37,7 +37,7 @@ def write_out(source: Source, function: ast.AST, node: ast.stmt) -> Source:
     first, last, open_elif = _lines_around(source, function, node)
     start, end = source.line_start(first), source.line_start(last + 1)
     chunk = source.text[start:end]
-    text = source.text[:start] + _written_out(chunk, source.newline, open_elif) + source.text[end:]
+    text = source.text[:start] + _written_out(chunk, source, open_elif) + source.text[end:]
     after = Source(text)
     if shape(after.tree) != shape(source.tree):
         raise InvalidResult(
@@ -86,7 +86,7 @@ def _joined(source: Source, first: int, last: int) -> tuple[int, int]:
     return first, last
 
 
-def _written_out(chunk: str, newline: str, open_elif: bool) -> str:
+def _written_out(chunk: str, source: Source, open_elif: bool) -> str:
     import libcst
 
     class WriteOut(libcst.CSTTransformer):
@@ -116,8 +116,8 @@ def _written_out(chunk: str, newline: str, open_elif: bool) -> str:
     indented = chunk[:1] in " \t"
     lead = re.match(r"[ \t]*", chunk)
     assert lead is not None
-    unit = "\t" if "\t" in lead[0] else "    "
-    header = "if 1:" + newline
+    unit = "\t" if "\t" in lead[0] else source.unit
+    header = "if 1:" + source.newline
     try:
         module = libcst.parse_module(header + chunk if indented else chunk)
     except libcst.ParserSyntaxError as error:

@@ -80,12 +80,23 @@ def rewrite(source: Text, patches: Patch | Iterable[Patch], *, lines: Mapping[st
     Raises:
         PatchError: one of its kinds; nothing is returned then.
     """
+    chosen = (patches,) if isinstance(patches, Patch) else tuple(patches)
     if isinstance(source, bytes):
-        text, encoding = decode(source)
-        done = rewrite(text, patches, lines=lines)
-        return Rewrite(source, encode(done.source, encoding), done.edits, done.states, done.missed)
-    chosen = (patches,) if isinstance(patches, Patch) else tuple(ordered(tuple(patches)))
-    first = pristine = Source(source)
+        return rewrite_module(source, Source(decode(source)[0]), chosen, lines)[0]
+    return _rewritten(Source(source), chosen, lines)[0]
+
+
+def rewrite_module(
+    data: bytes, source: Source, patches: Sequence[Patch], lines: Mapping[str, int] | None
+) -> tuple[Rewrite[bytes], Source]:
+    """The same for bytes that are parsed already, as `source`; the result is given parsed, too."""
+    done, after = _rewritten(source, patches, lines)
+    text = data if after is source else encode(done.source, decode(data)[1])
+    return Rewrite(data, text, done.edits, done.states, done.missed), after
+
+
+def _rewritten(first: Source, patches: Sequence[Patch], lines: Mapping[str, int] | None) -> tuple[Rewrite[str], Source]:
+    chosen, pristine = ordered(patches), first
     meant = None if lines is None else {name: _index_at(pristine, name, line) for name, line in lines.items()}
     for _ in range(_MOST_RESHAPES):
         try:
@@ -141,7 +152,9 @@ class _Plan:
         return bool(self.splices) or self.unfit is not None
 
 
-def _rewrite(first: Source, source: Source, patches: Sequence[Patch], meant: Mapping[str, int] | None) -> Rewrite[str]:
+def _rewrite(
+    first: Source, source: Source, patches: Sequence[Patch], meant: Mapping[str, int] | None
+) -> tuple[Rewrite[str], Source]:
     states: dict[str, str] = {}
     missed: dict[str, tuple[str, ...]] = {}
     made: list[tuple[Splice, str, str]] = []
@@ -164,13 +177,14 @@ def _rewrite(first: Source, source: Source, patches: Sequence[Patch], meant: Map
     made = [(replace(splice, line=_line_before(splice.line, source, first)), anchor, name) for splice, anchor, name in made]
     _refuse_overlaps(made)
     try:
-        text = _spliced(source, [splice for splice, _, _ in made]) if made else first.text
+        after = _spliced(source, [splice for splice, _, _ in made]) if made else first
     except PatchError as error:
         culprit = _culprit(source, patches, made)
         raise error.about(patch=culprit.name, target=culprit.target) from None
     made.sort(key=lambda item: item[0].start)
     edits = tuple(AppliedEdit(name, splice.action, splice.line, anchor) for splice, anchor, name in made)
-    return Rewrite(first.text, text, edits, states, {name: found for name, found in missed.items() if found})
+    found = {name: patterns for name, patterns in missed.items() if patterns}
+    return Rewrite(first.text, after.text, edits, states, found), after
 
 
 def _line_before(line: int, source: Source, first: Source) -> int:
@@ -343,7 +357,7 @@ def _refuse_overlaps(made: list[tuple[Splice, str, str]]) -> None:
             )
 
 
-def _spliced(source: Source, splices: list[Splice]) -> str:
+def _spliced(source: Source, splices: list[Splice]) -> Source:
     """The edited text, with parentheses around inserted expressions only where their meaning needs them."""
     guarded = frozenset(index for index, splice in enumerate(splices) if splice.guarded is not None)
     if guarded:
@@ -364,7 +378,7 @@ def _spliced(source: Source, splices: list[Splice]) -> str:
             hint="check that the replacement fits where the anchor stands",
         ) from None
     _check_inserted(splices, tree)
-    return text
+    return Source(text, tree)
 
 
 def _check_inserted(splices: list[Splice], tree: ast.Module) -> None:

@@ -7,7 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import InvalidResult
 from .filling import argument_value, fill
@@ -16,7 +16,7 @@ from .locate import Function
 from .patch import AtStart, Edit, Parameter
 from .pattern import Match, blocks, first_line, position, shape
 from .reshape import NeedsLines
-from .text import Source, reindent
+from .text import Source, in_unit, reindent
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Splice:
     """`text[start:end]` gives way to `text`. `guarded` is the same in parentheses, where that may be needed.
 
     `inserted` is the code of whole statements that the result must contain. `following` is the text where a splice of that kind
-    stands at the same place already.
+    stands at the same place already. `taken`, of a removal: the block (where it begins), how many statements it holds, and how
+    many go; `alone` is the text where nothing is left of it.
     """
 
     start: int
@@ -35,22 +36,42 @@ class Splice:
     guarded: str | None = None
     inserted: str = ""
     following: str | None = None
+    taken: tuple[int, int, int] | None = None
+    alone: str = ""
 
 
 def apply_splices(text: str, splices: Iterable[Splice], guarded: frozenset[int] = frozenset()) -> str:
-    """`text` with all splices made; those whose index is in `guarded` in parentheses. Order of equal starts is kept."""
-    ordered = sorted(enumerate(splices), key=lambda item: (item[1].start, item[1].end != item[1].start, item[0]))
+    """`text` with all splices made; those whose index is in `guarded` in parentheses."""
+    ordered = sorted(enumerate(splices), key=lambda item: (*_order(item[1]), item[0]))
     out: list[str] = []
     at, joins = 0, -1
+    left = {splice.taken[0]: splice.taken[1] for _, splice in ordered if splice.taken is not None}
     for index, splice in ordered:
         out.append(text[at : splice.start])
-        if splice.following is not None and joins == splice.start:
+        if splice.taken is not None:
+            block, _, taken = splice.taken
+            left[block] -= taken
+            out.append(splice.text if left[block] else splice.alone)
+        elif splice.following is not None and joins == splice.start:
             out.append(splice.following)
         else:
             out.append(splice.guarded if index in guarded and splice.guarded is not None else splice.text)
         at = max(at, splice.end)
         joins = splice.start if splice.following is not None else -1
     return "".join(out) + text[at:]
+
+
+def _order(splice: Splice) -> tuple[int, ...]:
+    """What comes first at one place.
+
+    Inserts, before what is replaced. Of these, what goes after a statement (an inner one before the one around it), then what
+    goes to the start of the function, then what goes before the next statement.
+    """
+    inserts = splice.start == splice.end
+    rank = {"insert_after": 0, "at_start": 1}.get(splice.action, 2)
+    line = splice.text.lstrip("\r\n")
+    depth = len(line) - len(line.lstrip()) if inserts and rank == 0 else 0
+    return splice.start, not inserts, rank, -depth
 
 
 def splice_edit(edit: Edit, match: Match, source: Source, function: Function) -> Splice:
@@ -71,11 +92,12 @@ def splice_edit(edit: Edit, match: Match, source: Source, function: Function) ->
     statements, block = _statements(edit, match, function)
     if edit.action == "remove":
         return _remove(statements, block, source)
-    code = fill(edit.code, match.bindings, source)
+    before = edit.action != "insert_after"
+    place = statements[0] if before else statements[-1]
+    code = fill(_in_unit(edit.code, place, source), match.bindings, source)
     if edit.action == "replace":
         return _replace(statements, code, source)
-    before = edit.action == "insert_before"
-    return insert(statements[0] if before else statements[-1], code, source, before=before)
+    return insert(place, code, source, before=before)
 
 
 def _require_position(node: ast.AST, source: Source) -> None:
@@ -99,9 +121,16 @@ def splice_start(change: AtStart, source: Source, function: Function) -> Splice:
     """The splice that puts statements below the docstring."""
     first = function.body[0]
     docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    if docstring and len(function.body) > 1:
-        return insert(function.body[1], python_of(change.code), source, before=True)
-    return insert(first, python_of(change.code), source, before=not docstring)
+    code = _in_unit(python_of(change.code), first, source)
+    below = docstring and len(function.body) > 1
+    splice = insert(function.body[1] if below else first, code, source, before=below or not docstring)
+    return replace(splice, action="at_start")
+
+
+def _in_unit(code: str, place: ast.stmt, source: Source) -> str:
+    """`code` indented as the source is where it goes."""
+    tabs = "\t" in source.indent(place.lineno)
+    return in_unit(code, python_of(code), "\t" if tabs else source.unit)
 
 
 def splice_parameter(change: Parameter, source: Source, function: Function) -> Splice:
@@ -177,11 +206,11 @@ def _remove(statements: list[ast.stmt], block: list[ast.stmt], source: Source) -
     _, _, after = _on_own_lines(statements[-1], source)
     start = source.line_start(first)
     _, end = source.span(statements[-1])
-    if len(statements) == len(block):
-        return Splice(start + len(lead), end, "pass", first, "remove")
+    taken = (source.start(block[0]), len(block), len(statements))
     if after.strip():  # a comment behind the statement stays, on a line of its own
-        return Splice(start + len(lead), end + len(after) - len(after.lstrip()), "", first, "remove")
-    return Splice(start, end + len(after), "", first, "remove")
+        space = after[: len(after) - len(after.lstrip())]
+        return Splice(start + len(lead), end + len(space), "", first, "remove", taken=taken, alone="pass" + space)
+    return Splice(start, end + len(after), "", first, "remove", taken=taken, alone=f"{lead}pass{after}")
 
 
 def _statements(edit: Edit, match: Match, function: Function) -> tuple[list[ast.stmt], list[ast.stmt]]:

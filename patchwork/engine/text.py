@@ -59,20 +59,20 @@ def lines_of(text: str) -> list[str]:
 
 
 class Source:
-    """Text with its syntax tree.
+    """Text with its syntax tree; `tree` is that of `text` where it is parsed already.
 
     Raises:
         SourceUnavailable: the running Python cannot parse it; names the line.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, tree: ast.Module | None = None) -> None:
         self.text = text
         self.lines = lines_of(text)
         self._starts = [0]
         for line in self.lines:
             self._starts.append(self._starts[-1] + len(line))
         try:
-            self.tree = parse(text)
+            self.tree = parse(text) if tree is None else tree
         except (SyntaxError, ValueError) as error:
             number = getattr(error, "lineno", None)
             raise SourceUnavailable(
@@ -86,6 +86,11 @@ class Source:
         """The line ending of the first line that has one."""
         ending = re.search(r"\r\n|\r|\n", self.text)
         return ending[0] if ending else "\n"
+
+    @cached_property
+    def unit(self) -> str:
+        """What a block is indented by, deeper than its header: that of the first one."""
+        return _unit(self.tree, self.lines) or "    "
 
     def offset(self, line: int, column: int) -> int:
         """Index into `text` of a 1-based line and a UTF-8 byte column, as `ast` counts them."""
@@ -132,6 +137,32 @@ class Source:
         """The white space that `line` begins with."""
         content = self.lines[line - 1]
         return content[: len(content) - len(content.lstrip(" \t\f"))]
+
+
+def _unit(tree: ast.AST, lines: list[str]) -> str:
+    """The white space that the first block below a header on another line has more than the header; "" where there is none."""
+    for node in ast.walk(tree):
+        body = [case.pattern for case in node.cases] if isinstance(node, ast.Match) else getattr(node, "body", None)
+        if isinstance(node, ast.stmt) and isinstance(body, list) and body[0].lineno > node.lineno:
+            header, inner = (re.match(r"[ \t]*", lines[line - 1]) for line in (node.lineno, body[0].lineno))
+            if header is not None and inner is not None and inner[0].startswith(header[0]):
+                return inner[0][len(header[0]) :]
+    return ""
+
+
+def in_unit(code: str, python: str, unit: str) -> str:
+    """`code` with each level of its indentation written as `unit`; `python` is the same with its holes made names."""
+    lines = lines_of(code)
+    own = _unit(parse(python), lines_of(python)) if len(lines) > 1 else ""
+    if own in ("", unit):
+        return code
+    inside = _inside_strings(python)
+    for number, line in enumerate(lines):
+        depth = 0
+        while number + 1 not in inside and line.startswith(own, depth * len(own)):
+            depth += 1
+        lines[number] = unit * depth + line[depth * len(own) :]
+    return "".join(lines)
 
 
 def reindent(code: str, indent: str, newline: str, *, strip: int = 0) -> str:

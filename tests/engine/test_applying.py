@@ -28,7 +28,7 @@ from patchwork import (
     optional,
     required,
 )
-from patchwork.engine import plan, swap
+from patchwork.engine import plan, swap, watch
 
 if TYPE_CHECKING:
     from conftest import Library
@@ -524,6 +524,35 @@ def test_an_import_begun_while_the_first_apply_plans_is_patched(lib: Library, mo
     in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE)))
     importer.join(20)
     assert not importer.is_alive()
+    assert lib.load().f(1) == 2
+    assert states(patchwork.status()) == {"own.patch": "applied"}
+
+
+def test_an_import_that_has_asked_the_finders_when_the_hook_is_registered_is_patched(
+    lib: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib.write(CORE)
+    wrapt.register_post_import_hook(lambda module: None, "lib.other")  # its finder is there
+    asked = threading.Event()
+
+    class Slow:
+        """Comes after the hooks' finder, and holds the import up there."""
+
+        @staticmethod
+        def find_spec(name: str, path: object, target: object = None) -> None:
+            if name == "lib.core" and threading.current_thread() is importer:
+                asked.set()
+                while name not in watch._watched:
+                    time.sleep(0.001)
+                time.sleep(0.1)
+
+    at = next(at for at, finder in enumerate(sys.meta_path) if type(finder).__name__ == "ImportHookFinder")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[: at + 1], Slow, *sys.meta_path[at + 1 :]])
+    importer = threading.Thread(target=lib.load, daemon=True)
+    importer.start()
+    assert asked.wait(20)
+    in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE)))
+    importer.join(20)
     assert lib.load().f(1) == 2
     assert states(patchwork.status()) == {"own.patch": "applied"}
 

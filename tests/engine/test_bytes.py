@@ -57,13 +57,33 @@ def test_cr_only_files_are_right() -> None:
 def test_tabs() -> None:
     before = b"def f(x):\n\tif x:\n\t\tg(x)\n\treturn x\n"
     after = rewrite(before, TWO_LINES).source
-    untouched(before, after, b"\t\tif x:\n\t\t    h(x)\n")
+    untouched(before, after, b"\t\tif x:\n\t\t\th(x)\n")
     ast.parse(after)
 
 
 def test_tabs_in_lines_that_are_written_out() -> None:
     after = rewrite(b"def f(x):\n\tif x: g(x); y = 1\n\treturn x\n", patch(required("g(x)").insert_before("h(x)"))).source
     assert after == b"def f(x):\n\tif x:\n\t\th(x)\n\t\tg(x)\n\t\ty = 1\n\treturn x\n"
+
+
+def test_inserted_code_takes_the_indentation_of_the_file_but_for_its_strings() -> None:
+    code = 'if x:\n    y = """a\n    b"""\n    match y:\n        case _:\n            h(\n                y,\n            )'
+    edit = required("g(x)").insert_before(code)
+    after = rewrite(b"def f(x):\n\tg(x)\n", patch(edit)).source
+    added = b'\tif x:\n\t\ty = """a\n    b"""\n\t\tmatch y:\n\t\t\tcase _:\n\t\t\t\th(\n\t\t\t\t\ty,\n\t\t\t\t)\n'
+    untouched(b"def f(x):\n\tg(x)\n", after, added)
+
+
+def test_a_one_line_function_is_written_out_in_the_indentation_of_the_file() -> None:
+    before = b"def e():\n\tpass\ndef f(x): g(x)\n"
+    assert rewrite(before, TWO_LINES).source == b"def e():\n\tpass\ndef f(x):\n\tif x:\n\t\th(x)\n\tg(x)\n"
+
+
+def test_a_captured_block_keeps_its_own_indentation() -> None:
+    before = b"def f(x):\n  g(x)\n  if x:\n    if y:\n      h()\n"
+    edit = required("g(x)\nif x:\n    $$$B").replace("if z:\n    g(x)\n    if x:\n        $$$B")
+    after = rewrite(before, patch(edit)).source
+    assert after == b"def f(x):\n  if z:\n    g(x)\n    if x:\n      if y:\n        h()\n"
 
 
 def test_byte_order_mark() -> None:

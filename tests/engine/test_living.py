@@ -1,9 +1,7 @@
-"""What a swap keeps of a living function: everything that is not the edited code."""
+"""What a swap keeps of a living function, beyond the rows of test_hard_cases.py: everything that is not the edited code."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import gc
 import importlib
 import inspect
@@ -33,6 +31,7 @@ from patchwork import (
     parameter,
     required,
 )
+from patchwork.engine import swap
 
 if TYPE_CHECKING:
     from conftest import Library
@@ -41,46 +40,114 @@ Load = Callable[[str], types.ModuleType]
 ADD_ONE = required("return $X").replace("return $X + 1")
 
 
-def test_zero_argument_super_is_kept(lib: Library, loaded: Load) -> None:
-    core = loaded("""
-        class A:
-            def f(self):
-                return 1
-
-        class B(A):
-            def f(self):
-                x = super().f()
-                return x
-        """)
-    patchwork.apply(lib.patch("B.f", ADD_ONE))
-    assert core.B().f() == 2
-    assert core.B.f.__closure__[0].cell_contents is core.B
-
-
-def test_a_replacement_that_brings_super_is_refused_in_a_sentence(lib: Library, loaded: Load) -> None:
-    core = loaded("class C:\n    def f(self):\n        return 1\n")
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_replacement_that_brings_super_where_it_has_no_instance_is_refused(lib: Library, imported: bool) -> None:
+    lib.write("class C:\n    def f(*args):\n        return 1\n")
+    if imported:
+        lib.load()
     with pytest.raises(Unswappable, match=r"the edit makes C\.f use __class__ of an enclosing scope"):
         patchwork.apply(lib.patch("C.f", required("return 1").replace("return super().f()")))
-    assert core.C().f() == 1
+    assert lib.load().C().f() == 1
 
 
-def test_a_replacement_that_brings_super_is_refused_before_the_import_too(lib: Library) -> None:
-    lib.write("class C:\n    def f(self):\n        return 1\n")
-    with pytest.raises(Unswappable, match="__class__"):
-        patchwork.apply(lib.patch("C.f", required("return 1").replace("return super().f()")))
+def test_a_replacement_that_brings_super_in_every_place_of_a_method(lib: Library, loaded: Load) -> None:
+    core = loaded("""
+        class A:
+            def f(self, x=0):
+                return [type(self).__name__, x]
+
+        class B(A):
+            def f(self, x=0):
+                "Doc."
+                return 10
+
+        class D(B):
+            pass
+        """)
+    new = """
+        def inner(this, y=super().f(1)):
+            return y + super().f(2)
+
+        class Local(A):
+            def f(self):
+                return super().f(4)
+
+        return [super().f(super().f(5)), inner(D()), Local().f(), super(B, self).f(7)]
+        """
+    before = core.B.f
+    patchwork.apply(lib.patch("B.f", required("return 10").replace(textwrap.dedent(new))))
+    assert core.B().f() == [["B", ["B", 5]], ["B", 1, "D", 2], ["Local", 4], ["B", 7]]
+    assert core.B.f is before
+    assert core.B.f.__doc__ == "Doc."
+    assert "super().f(4)" in inspect.getsource(core.B.f)
+    patchwork.revert()
+    assert core.B().f() == 10
 
 
-def test_the_last_use_of_super_may_go(lib: Library, loaded: Load) -> None:
-    core = loaded("class C:\n    def f(self):\n        return super().__repr__()\n")
-    patchwork.apply(lib.patch("C.f", required("return super().__repr__()").replace("return 5")))
-    assert core.C().f() == 5
-    assert core.C.f.__code__.co_freevars == ("__class__",)
+MAKER = """
+    def make(k, other=None):
+        class Between:
+            pass
+        def plain(x):
+            return x + k
+        return plain, lambda x: x * k
+
+    before = make(10)
+
+    def g():
+        return 1
+    """
 
 
-def test_the_last_use_of_super_may_go_before_the_import(lib: Library) -> None:
-    lib.write("class C:\n    def f(self):\n        return super().__repr__()\n")
-    patchwork.apply(lib.patch("C.f", required("return super().__repr__()").replace("return 5")))
-    assert lib.load().C().f() == 5
+def test_functions_made_before_are_patched_and_reverted_with_their_maker(lib: Library, loaded: Load) -> None:
+    core = loaded(MAKER)
+    original = core.before[0].__code__
+    patchwork.apply(lib.patch("make", required("x + k").replace("x"), required("x * k").replace("-x")))
+    since = core.make(10)
+    assert [f(2) for f in (*core.before, *since)] == [2, -2, 2, -2]
+    patchwork.revert()
+    assert [f(2) for f in (*core.before, *since)] == [12, 20, 12, 20]
+    assert core.before[0].__code__ is original
+
+
+def test_functions_made_before_that_cannot_take_the_new_code_are_counted(lib: Library, loaded: Load) -> None:
+    core = loaded(MAKER)
+    outcome = patchwork.apply(lib.patch("make", required("x + k").replace("x + k + other")))["own.patch"]
+    assert outcome.detail == "1 function(s) that it made before keep their code"
+    assert (core.before[0](1), core.make(10, 5)[0](1)) == (11, 16)
+
+
+def test_functions_made_before_are_put_back_where_a_later_swap_fails(
+    lib: Library, loaded: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = loaded(MAKER)
+    commit = swap.Swap.commit
+
+    def commit_or_fail(self: swap.Swap) -> None:
+        if self.qualname == "g":
+            raise ValueError("refused")
+        commit(self)
+
+    monkeypatch.setattr(swap.Swap, "commit", commit_or_fail)
+    one = lib.patch("make", required("x + k").replace("x"), name="own.make")
+    two = lib.patch("g", required("return 1").replace("return 2"), name="own.g")
+    with pytest.raises(Unswappable):
+        patchwork.apply(one, two)
+    assert (core.before[0](1), core.make(1)[0](1)) == (11, 2)
+    patchwork.apply(one)
+    with pytest.raises(Unswappable):
+        patchwork.apply(two)
+    assert (core.before[0](1), core.make(1)[0](1)) == (1, 1)
+
+
+def test_functions_made_before_are_not_searched_for_by_an_edit_beside_them(
+    lib: Library, loaded: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search walks all objects of the process."""
+    core = loaded(MAKER)
+    monkeypatch.setattr(gc, "get_referrers", lambda *codes: pytest.fail("searched"))
+    patchwork.apply(lib.patch("make", at_start("k += 1")))
+    assert (core.before[0](1), core.make(10)[0](1)) == (11, 12)
 
 
 def test_an_enclosing_variable_made_a_local_is_refused(lib: Library) -> None:
@@ -91,14 +158,6 @@ def test_an_enclosing_variable_made_a_local_is_refused(lib: Library) -> None:
         with pytest.raises(Unswappable, match=r"makes __class__, which C\.f took from an enclosing scope, a name of its own"):
             patchwork.apply(patch)
         lib.load()
-
-
-def test_private_names_are_those_of_the_class(lib: Library, loaded: Load) -> None:
-    core = loaded(
-        "class _C:\n    __v = 3\n    def __f(self):\n        return self.__v\n    def g(self):\n        return self.__f()\n"
-    )
-    patchwork.apply(lib.patch("_C.__f", required("return self.__v").replace("return self.__v + self.__v")))
-    assert core._C().g() == 6
 
 
 DECORATED = """
@@ -121,23 +180,10 @@ DECORATED = """
             return -f(*args)
         return inner
 
-    class Counted:
-        def __init__(self, f):
-            functools.update_wrapper(self, f)
-            self.count = 0
-
-        def __call__(self, *args):
-            self.count += 1
-            return self.__wrapped__(*args)
-
     @register
     @double
     @unnamed
     def f(x):
-        return x
-
-    @Counted
-    def g(x):
         return x
     """
 
@@ -151,34 +197,48 @@ def test_decorators_run_once_and_stay_active(lib: Library, loaded: Load) -> None
     assert core.calls == ["inner"]
 
 
-def test_a_decorator_that_is_a_class_of_the_library_stays(lib: Library, loaded: Load) -> None:
-    core = loaded(DECORATED)
-    patchwork.apply(lib.patch("g", ADD_ONE))
-    assert core.g(1) == 2
-    assert core.g.count == 1
+REGISTERED = """
+    kept = []
+
+    @kept.append
+    def f(x):
+        return x
+    """
 
 
-def test_a_decorator_of_another_package_named_on_the_definition_is_no_foreign_patch(lib: Library) -> None:
-    lib.write("from other.deco import double\n\n@double\ndef f(x):\n    return x\n")
-    (lib.root / "other").mkdir()
-    (lib.root / "other" / "deco.py").write_text("def double(f):\n    return lambda x: 2 * f(x)\n")
-    core = lib.load()
-    patchwork.apply(lib.patch("f", ADD_ONE))
-    assert core.f(1) == 4
+def test_a_function_that_a_decorator_put_elsewhere_is_lost_with_a_reload_and_found_again(lib: Library, loaded: Load) -> None:
+    core = loaded(REGISTERED)
+    patch = lib.patch("f", ADD_ONE)
+    first = patchwork.apply(patch)
+    assert patchwork.apply(patch) == first
+    assert core.kept[0](1) == 2
+    importlib.reload(core)
+    assert patchwork.status()["own.patch"].state == "failed"
+    patchwork.apply(patch)
+    assert core.kept[0](1) == 2
+    patchwork.revert()
+    assert core.kept[0](1) == 1
+
+
+@pytest.mark.parametrize("instead", ["def g(x):\n    return x\nf = g\n", "f = lambda x: x\n", "from os import getenv as f\n"])
+def test_a_function_that_is_kept_elsewhere_and_replaced_here_is_refused(lib: Library, loaded: Load, instead: str) -> None:
+    core = loaded(textwrap.dedent(REGISTERED) + instead)
+    with pytest.raises(ForeignPatch):
+        patchwork.apply(lib.patch("f", ADD_ONE))
+    assert core.kept[0](1) == 1
+
+
+def test_several_functions_of_one_definition_that_are_kept_elsewhere_are_refused(lib: Library, loaded: Load) -> None:
+    core = loaded("kept = []\nfor i in range(2):\n    @kept.append\n    def f(x):\n        return x\n")
+    with pytest.raises(ForeignPatch):
+        patchwork.apply(lib.patch("f", ADD_ONE))
+    assert [f(1) for f in core.kept] == [1, 1]
 
 
 KINDS = """
     import functools
 
     class C:
-        @staticmethod
-        def s(x):
-            return x
-
-        @classmethod
-        def c(cls):
-            return 1
-
         @property
         def p(self):
             return self.raw
@@ -187,59 +247,10 @@ KINDS = """
         def p(self, value):
             self.raw = value
 
-        @p.deleter
-        def p(self):
-            self.raw = 0
-
-        @functools.cached_property
-        def cached(self):
-            return 1
-
-        def power(self, n):
-            return n
-
-        square = functools.partialmethod(power, 2)
-
-        @functools.singledispatchmethod
-        def d(self, x):
-            return 1
-
-        @d.register
-        def _(self, x: str):
-            return 10
-
     @functools.lru_cache
     def memo(x):
         return x
-
-    @functools.singledispatch
-    def single(x):
-        return 1
-
-    @single.register
-    def _(x: str):
-        return 10
     """
-
-
-def test_static_and_class_methods(lib: Library, loaded: Load) -> None:
-    core = loaded(KINDS)
-    patchwork.apply(lib.patch("C.s", ADD_ONE, name="own.s"), lib.patch("C.c", ADD_ONE, name="own.c"))
-    assert (core.C.s(1), core.C().s(1), core.C.c()) == (2, 2, 2)
-
-
-def test_the_parts_of_a_property_are_patched_apart(lib: Library, loaded: Load) -> None:
-    core = loaded(KINDS)
-    item = core.C()
-    item.p = 5
-    patchwork.apply(lib.patch("C.p.fset", required("self.raw = value").replace("self.raw = value * 10")))
-    item.p = 5
-    assert item.p == 50
-    patchwork.apply(lib.patch("C.p.fget", ADD_ONE, name="own.get"))
-    assert item.p == 51
-    patchwork.apply(lib.patch("C.p.fdel", required("self.raw = 0").replace("self.raw = 100"), name="own.del"))
-    del item.p
-    assert item.p == 101
 
 
 def test_a_property_by_its_name_alone_is_its_getter(lib: Library, loaded: Load) -> None:
@@ -264,25 +275,6 @@ def test_two_names_of_one_getter_are_one_function(lib: Library, loaded: Load) ->
     patchwork.revert()
     assert core.C.p.fget.__code__ is original
     assert core.C.p.fget.__kwdefaults__ is None
-
-
-def test_cached_property(lib: Library, loaded: Load) -> None:
-    core = loaded(KINDS)
-    patchwork.apply(lib.patch("C.cached", ADD_ONE))
-    assert core.C().cached == 2
-
-
-def test_a_method_behind_partialmethod(lib: Library, loaded: Load) -> None:
-    core = loaded(KINDS)
-    patchwork.apply(lib.patch("C.power", ADD_ONE))
-    assert core.C().square() == 3
-
-
-def test_singledispatch_keeps_its_registrations(lib: Library, loaded: Load) -> None:
-    core = loaded(KINDS)
-    patchwork.apply(lib.patch("single", ADD_ONE, name="own.f"), lib.patch("C.d", ADD_ONE, name="own.m"))
-    assert (core.single(1), core.single("a")) == (2, 10)
-    assert (core.C().d(1), core.C().d("a")) == (2, 10)
 
 
 def test_an_lru_cache_is_cleared_at_apply_and_at_revert(lib: Library, loaded: Load) -> None:
@@ -333,49 +325,6 @@ def test_aliases_made_before_run_the_new_body(lib: Library) -> None:
     assert user.g(1) == 1
 
 
-def test_living_instances_and_bound_methods_run_the_new_body(lib: Library, loaded: Load) -> None:
-    core = loaded("class C:\n    def f(self):\n        return 1\n\n\nclass D(C):\n    pass\n")
-    item, bound = core.D(), core.C().f
-    patchwork.apply(lib.patch("C.f", ADD_ONE))
-    assert (item.f(), bound()) == (2, 2)
-
-
-def test_the_live_one_of_several_definitions_is_chosen(lib: Library, loaded: Load) -> None:
-    core = loaded("""
-        try:
-            import no_such_module
-        except ImportError:
-            def f(x):
-                return x
-        else:
-            def f(x):
-                pass
-        if True:
-            def g(x):
-                return x
-        else:
-            def g(x):
-                pass
-        """)
-    patchwork.apply(lib.patch("f", ADD_ONE, name="own.f"), lib.patch("g", ADD_ONE, name="own.g"))
-    assert (core.f(1), core.g(1)) == (2, 2)
-
-
-def test_overload_stubs_are_passed_by(lib: Library, loaded: Load) -> None:
-    core = loaded("""
-        from typing import overload
-
-        @overload
-        def f(x: int) -> int: ...
-        @overload
-        def f(x: str) -> str: ...
-        def f(x):
-            return x
-        """)
-    patchwork.apply(lib.patch("f", ADD_ONE))
-    assert core.f(1) == 2
-
-
 def test_a_new_parameter_shows_in_the_signature(lib: Library, loaded: Load) -> None:
     core = loaded("DEFAULT = 5\n\ndef f(x, *, a=1):\n    return x\n")
     patch = lib.patch("f", parameter("y", default="DEFAULT"), required("return x").replace("return x + y"))
@@ -414,71 +363,6 @@ def test_the_objects_of_existing_defaults_stay(lib: Library, loaded: Load) -> No
     assert core.f.__kwdefaults__["k"] is keyword
 
 
-def test_defaults_and_annotations_are_not_evaluated_again(lib: Library, loaded: Load) -> None:
-    core = loaded("""
-        from __future__ import annotations
-
-        evaluated = []
-
-        class C:
-            K = 3
-
-            def f(self, x=evaluated.append("default") or K, y: Nowhere = 0) -> AlsoNowhere:
-                return x
-
-            del K
-        """)
-    patchwork.apply(lib.patch("C.f", ADD_ONE))
-    assert core.C().f() == 4
-    assert core.evaluated == ["default"]
-    assert core.C.f.__annotations__ == {"y": "Nowhere", "return": "AlsoNowhere"}
-
-
-def test_anchors_in_nested_functions_and_comprehensions(lib: Library, loaded: Load) -> None:
-    core = loaded("""
-        def f(x):
-            k = 2
-            def inner(y):
-                return [g(z) * k for z in y]
-            return inner(x)
-
-        def g(z):
-            return z
-        """)
-    patchwork.apply(lib.patch("f", required("g(z)").replace("(g(z) + 1)")))
-    assert core.f([1, 2]) == [4, 6]
-
-
-def test_generators_and_coroutines_keep_their_kind_and_running_frames_end_on_the_old_code(lib: Library, loaded: Load) -> None:
-    core = loaded("""
-        def gen():
-            yield 1
-            yield 1
-
-        async def co():
-            return 1
-
-        async def agen():
-            yield 1
-        """)
-    running = core.gen()
-    next(running)
-    edit = required("yield 1", at_least=1).replace("yield 2")
-    patchwork.apply(
-        lib.patch("gen", edit, name="own.gen"), lib.patch("co", ADD_ONE, name="own.co"), lib.patch("agen", edit, name="own.agen")
-    )
-    assert list(running) == [1]
-    assert list(core.gen()) == [2, 2]
-    assert asyncio.run(core.co()) == 2
-
-    async def collect() -> list[int]:
-        return [item async for item in core.agen()]
-
-    assert asyncio.run(collect()) == [2]
-    assert inspect.iscoroutinefunction(core.co)
-    assert inspect.isasyncgenfunction(core.agen)
-
-
 @pytest.mark.parametrize("imported", [True, False])
 def test_an_edit_that_makes_another_kind_of_function_is_refused(lib: Library, imported: bool) -> None:
     lib.write("def f(x):\n    return x\n")
@@ -487,14 +371,6 @@ def test_an_edit_that_makes_another_kind_of_function_is_refused(lib: Library, im
     with pytest.raises(Unswappable, match="the edit makes f another kind of function"):
         patchwork.apply(lib.patch("f", required("return x").replace("yield x")))
     assert lib.load().f(1) == 1
-
-
-def test_strings_over_several_lines_keep_their_value(lib: Library, loaded: Load) -> None:
-    source = 'class C:\n    def f(self):\n        text = """a\n  b\n\t\n            c"""\n        return text\n'
-    core = loaded(source)
-    before = core.C().f()
-    patchwork.apply(lib.patch("C.f", required("return text").replace("return text, 1")))
-    assert core.C().f() == (before, 1)
 
 
 @pytest.mark.parametrize(
@@ -535,18 +411,6 @@ def test_a_traced_function_is_recognised(lib: Library, loaded: Load) -> None:
 
 
 # What it refuses
-
-
-def test_a_function_replaced_by_another_library_is_refused_with_module_and_line(lib: Library) -> None:
-    lib.write("def f(x):\n    return x\n")
-    (lib.root / "other.py").write_text("from lib import core\n\n_orig = core.f\ncore.f = lambda x: _orig(x) * 2\n")
-    core = lib.load()
-    importlib.import_module("other")
-    with pytest.raises(ForeignPatch) as caught:
-        patchwork.apply(lib.patch("f", ADD_ONE))
-    assert "f was replaced or wrapped by other (<lambda>)" in str(caught.value)
-    assert "other.py:4" in str(caught.value)
-    assert core.f(1) == 2
 
 
 @pytest.mark.parametrize(
@@ -612,22 +476,6 @@ def test_builtin_and_c_functions_are_refused() -> None:
     for target, kind in [("math:sqrt", SourceUnavailable), ("json.decoder:c_scanstring", TargetMissing)]:
         with pytest.raises(kind):
             patchwork.apply(patchwork.Patch(name="own.c", target=target, edits=[at_start("x = 1")]))
-
-
-def test_a_function_made_by_exec_a_lambda_and_a_generated_method_are_refused(lib: Library, loaded: Load) -> None:
-    loaded("""
-        from dataclasses import dataclass
-
-        exec("def e(x):\\n    return x")
-        la = lambda x: x
-
-        @dataclass
-        class D:
-            x: int
-        """)
-    for name in ("e", "la", "D.__init__"):
-        with pytest.raises(TargetMissing, match="defines no function"):
-            patchwork.apply(lib.patch(name, at_start("x = 1")))
 
 
 def test_a_module_made_at_run_time_is_refused() -> None:
@@ -744,13 +592,6 @@ def test_a_patched_function_and_an_object_of_its_class_can_be_pickled(lib: Libra
     patchwork.apply(lib.patch("f", ADD_ONE, name="own.f"), lib.patch("C.m", ADD_ONE, name="own.m"))
     assert pickle.loads(pickle.dumps(core.f)) is core.f
     assert pickle.loads(pickle.dumps(core.C())).m() == 2
-
-
-def test_partial_objects_made_before_run_the_new_body(lib: Library, loaded: Load) -> None:
-    core = loaded("def f(x):\n    return x\n")
-    bound = functools.partial(core.f, 1)
-    patchwork.apply(lib.patch("f", ADD_ONE))
-    assert bound() == 2
 
 
 def test_the_garbage_collector_is_left_as_it_was(lib: Library, loaded: Load) -> None:
