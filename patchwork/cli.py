@@ -7,7 +7,7 @@ import json
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.syntax import Syntax
 
 from . import __version__
 from .demo_data import DemoError
-from .engine.errors import InvalidPatch, PatchError, UnknownPatch
+from .engine.errors import InvalidMatrix, InvalidPatch, PatchError, UnknownPatch, UnknownRelease
 
 if TYPE_CHECKING:
     from .doctor import Diagnosis
@@ -30,6 +30,11 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Against = Annotated[
+    list[str] | None,
+    typer.Option(metavar="WHAT", help="PKG==V, 'PKG>=A,<B', PKG (its newest release), a folder or a wheel; may be repeated."),
+]
+Form = Literal["table", "markdown", "json"]
 _COLOURS = {"pending": "green", "applied": "green", "native": "cyan", "failed": "bold red", "skipped": "yellow", "absent": "dim"}
 _WORDS = {"pending": "fits"}
 
@@ -44,9 +49,10 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command("list")
 def list_patches(as_json: Json = False) -> None:
     """Every patch: whether it fits what is installed, and why it exists."""
-    from .doctor import patch_as_dict, previews
+    from .catalog import all_patches, previews
+    from .doctor import patch_as_dict
 
-    found = previews()
+    found = previews(all_patches())
     if as_json:
         _print_json([patch_as_dict(item) for item in found])
     else:
@@ -56,21 +62,43 @@ def list_patches(as_json: Json = False) -> None:
 
 
 @app.command()
-def diff(
-    name: Annotated[str, typer.Argument(metavar="PATCH", help="Name or glob, such as 'trl.*'.")], as_json: Json = False
+def check(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATCH]...", help="Names, globs, or FILE.py with patches; none: every patch.")
+    ] = None,
+    against: Against = None,
+    as_json: Json = False,
 ) -> None:
-    """The change that a patch makes to the installed source."""
-    from .catalog import all_patches, newest_tested, select
-    from .engine.preview import preview
+    """Whether patches fit releases, folders or wheels, without installing or importing them."""
+    if not against:
+        return _check_installed(names, as_json)
+    from . import check_run, tables
 
-    found = preview(select([name], all_patches()), tested=newest_tested())
+    done = check_run.run(names or [], against)
+    if as_json:
+        _print_json(done.as_dicts())
+    for line in () if as_json else (*tables.check_lines(done.findings), "\n" + tables.check_summary(done)):
+        console.print(line)
+    raise typer.Exit(int(not done.ok))
+
+
+@app.command()
+def diff(
+    name: Annotated[str, typer.Argument(metavar="PATCH", help="Name, glob such as 'trl.*', or FILE.py with patches.")],
+    against: Against = None,
+    as_json: Json = False,
+) -> None:
+    """The change that a patch makes to the installed source, or to that of a release, folder or wheel."""
+    if against:
+        return _diff_against(name, against, as_json)
+    from .catalog import named, previews
+
+    found = previews(named([name]), switches=False)
     if as_json:
         _print_json([{"patch": i.patch.name, "state": i.outcome.state, "path": i.path, "diff": _diff(i)} for i in found])
     for item in found if not as_json else ():
         if text := _diff(item):
-            console.print(
-                Syntax(text, "diff", theme="ansi_dark", background_color="default") if console.is_terminal else escape(text)
-            )
+            _print_diff(text)
         else:
             _print_patch(item)
     raise typer.Exit(int(any(item.outcome.state == "failed" for item in found)))
@@ -79,12 +107,13 @@ def diff(
 @app.command()
 def doctor(
     model: Annotated[str | None, typer.Option(help="Name or path of a model: may it be packed here?")] = None,
+    imports: Annotated[bool, typer.Option("--imports", help="Try to import each patched module, in another process.")] = False,
     as_json: Json = False,
 ) -> None:
     """This machine: packages, patches, and whether packing is safe and in which way."""
     from .doctor import diagnose
 
-    found = diagnose(model)
+    found = diagnose(model, with_imports=imports)
     if as_json:
         _print_json(found.as_dict())
         raise typer.Exit(int(not found.ok))
@@ -109,6 +138,61 @@ def demo(
     raise typer.Exit(int(not result.passed))
 
 
+@app.command()
+def matrix(
+    file: Annotated[Path, typer.Option(help="The matrix file.")] = Path("compat_matrix.yaml"),
+    package: Annotated[str | None, typer.Option(help="The releases of this package alone.")] = None,
+    update: Annotated[bool, typer.Option("--update", help="Write what was found into the file, once you agree.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to what --update writes.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Check the releases that are newer than the listed ones.")] = False,
+    form: Annotated[Form, typer.Option("--format", help="How to print it.")] = "table",
+    as_json: Json = False,
+) -> None:
+    """Every patch on every listed release, from its wheel, against what the matrix file expects."""
+    from . import matrix_tables
+    from .matrix_run import run, write_changes
+
+    result = run(file, package, new=new, complete=not update or new)
+    form = "json" if as_json else form
+    if form == "json":
+        _print_json(matrix_tables.as_dict(result))
+    elif form == "markdown":
+        print("\n".join(matrix_tables.markdown(result)))
+    else:
+        for line in matrix_tables.table(result, console.width if console.is_terminal else 100):
+            console.print(line)
+    ok = write_changes(result, yes) if update else result.ok
+    raise typer.Exit(int(not ok))
+
+
+def _check_installed(names: list[str] | None, as_json: bool) -> None:
+    from .catalog import named, previews
+    from .doctor import patch_as_dict
+
+    found = previews(named(names or ()))
+    if as_json:
+        _print_json([patch_as_dict(item) for item in found])
+    else:
+        console.print("What is installed here (--against names releases, folders or wheels instead):")
+        for item in found:
+            _print_patch(item, with_reason=False)
+    raise typer.Exit(int(any(item.outcome.state == "failed" for item in found)))
+
+
+def _diff_against(name: str, against: list[str], as_json: bool) -> None:
+    from . import check_run, tables
+
+    done = check_run.run([name], against, keep_rewrites=True)
+    if as_json:
+        _print_json([{**values, "diff": item.diff} for values, item in zip(done.as_dicts(), done.findings, strict=True)])
+    for item in () if as_json else done.findings:
+        if item.diff:
+            _print_diff(item.diff)
+        else:
+            console.print("\n".join(tables.check_lines([item])))
+    raise typer.Exit(int(not done.ok))
+
+
 def _print_diagnosis(found: Diagnosis) -> None:
     console.print(f"[bold]Python[/]  {escape(found.python)}\n\n[bold]Packages[/]")
     for package in found.packages:
@@ -117,6 +201,12 @@ def _print_diagnosis(found: Diagnosis) -> None:
     console.print("\n[bold]Patches[/]")
     for item in found.patches:
         _print_patch(item, with_reason=False)
+    if found.imports is not None:
+        console.print("\n[bold]Imports[/]")
+    for trial in found.imports or ():
+        console.print(f"  {'[green]works[/]   ' if trial.error is None else '[bold red]fails[/]   '} {escape(trial.module)}")
+        if trial.error is not None:
+            console.print(textwrap.indent(escape(str(trial.error)), "    "))
     for warning in found.warnings:
         console.print(f"\n[yellow]Note[/]  {escape(warning)}")
     verdict = "[green]safe[/]" if found.packing.safe else "[red]not safe[/]"
@@ -141,8 +231,15 @@ def _print_patch(item: Preview, *, with_reason: bool = True) -> None:
 def _diff(item: Preview) -> str:
     if item.rewrite is None or not item.rewrite.diff:
         return ""
-    _, _, *body = item.rewrite.diff.splitlines()
+    _, _, *body = item.rewrite.diff.split("\n")  # not at form feeds, as splitlines() would
     return "\n".join([f"--- {item.path}", f"+++ {item.path} ({item.patch.name})", *body])
+
+
+def _print_diff(text: str) -> None:
+    if console.is_terminal:
+        console.print(Syntax(text, "diff", theme="ansi_dark", background_color="default"))
+    else:
+        print(text)  # as it is: rich would turn tabs into spaces
 
 
 def _print_json(value: Any) -> None:
@@ -154,10 +251,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without this character still gets the message
-    errors = Console(stderr=True, highlight=False)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         app()
-    except (UnknownPatch, InvalidPatch, DemoError) as error:
+    except (UnknownPatch, UnknownRelease, InvalidPatch, InvalidMatrix, DemoError) as error:
         errors.print(f"[red]patchwork:[/] {escape(str(error))}")
         sys.exit(2)
     except PatchError as error:

@@ -1,0 +1,102 @@
+"""What becomes of patches on the source of one module? All together, and each by itself where that fails, in a few processes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from ..engine.errors import PatchError
+from ..engine.installed import ModuleSource
+from ..engine.outcomes import outcome_of
+from ..engine.patch import Patch
+from ..engine.prepare import dry_run
+from ..engine.report import Outcome
+from ..engine.rewriting import Rewrite
+
+_FEW = 6  # trials that end before a second process would have started
+
+# Called with the number of trials done and the number in all.
+Progress = Callable[[int, int], None]
+Result = tuple[Outcome, "Rewrite[bytes] | None"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A module and the patches to try on it; `keep`: the rewrites are wanted, too."""
+
+    source: ModuleSource
+    patches: tuple[Patch, ...]
+    keep: bool = False
+
+
+def try_all(trials: Sequence[Trial], workers: int, progress: Progress) -> list[list[Result]]:
+    """The results of each trial, in the order of the trials and of their patches."""
+    progress(0, len(trials))
+    found: list[list[Result]] = []
+    if workers > 1 and len(trials) > _FEW:
+        # Not forked: a progress bar or torch may have started threads here, whose locks a fork would inherit held.
+        # Where no process can be started, or one is killed, the rest is done here.
+        with suppress(BrokenProcessPool), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            for results in pool.map(try_out, trials):
+                found.append(results)
+                progress(len(found), len(trials))
+    for trial in trials[len(found) :]:
+        found.append(try_out(trial))
+        progress(len(found), len(trials))
+    return found
+
+
+def try_out(trial: Trial) -> list[Result]:
+    """An outcome a patch: `applied`, `native` or `failed`; a patch that fits alone fails where it conflicts with another."""
+    collecting = gc.isenabled()
+    gc.disable()  # the collector would walk all syntax trees again and again
+    try:
+        if not trial.keep and (found := _at_once(trial)):
+            return found
+        found = [_alone(trial, patch) for patch in trial.patches]
+        _together(trial, found)
+        return found
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _at_once(trial: Trial) -> list[Result] | None:
+    """All patches in one go, which is the usual case; None where one of them fails."""
+    try:
+        done = dry_run(trial.source, trial.patches)
+    except PatchError:
+        return None
+    return [(outcome_of(patch, done, "", pending=False), None) for patch in trial.patches]
+
+
+def _alone(trial: Trial, patch: Patch) -> Result:
+    try:
+        done = dry_run(trial.source, [patch])
+    except PatchError as error:
+        return _failed(patch, error)
+    return outcome_of(patch, done, "", pending=False), done if trial.keep else None
+
+
+def _together(trial: Trial, found: list[Result]) -> None:
+    """Try the patches that fit together, and mark as failed, one after the other, those that the error is about."""
+    fitting = [number for number, (outcome, _) in enumerate(found) if outcome.state != "failed"]
+    while len(fitting) > 1:
+        try:
+            dry_run(trial.source, [trial.patches[number] for number in fitting])
+            return
+        except PatchError as error:
+            named = [number for number in fitting if trial.patches[number].name == error.patch]
+            culprit = (named or fitting)[-1]
+            found[culprit] = _failed(trial.patches[culprit], error)
+            fitting.remove(culprit)
+
+
+def _failed(patch: Patch, error: PatchError) -> Result:
+    error.about(patch=patch.name, target=patch.target)
+    return Outcome(patch.name, patch.target, "failed", error.what, error=error), None

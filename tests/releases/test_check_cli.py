@@ -1,0 +1,146 @@
+"""`patchwork check` and `patchwork diff --against` as a user sees them: output, exit codes, no traceback and no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from patchwork.catalog import all_patches
+
+if TYPE_CHECKING:
+    from conftest import Shelf
+
+GOOD = "class PreTrainedModel:\n\tdef post_init(self):\n\t\tself.ready = True\n"
+DRIFTED = GOOD.replace("post_init", "after_init")
+NAME = "transformers.isolation.post_init"
+
+
+def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from patchwork.cli import main; main()", *arguments]
+    settings = {**os.environ, "PYTHONPATH": str(path or "")}
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def releases(shelf: Shelf) -> Shelf:
+    """transformers 5.0.0 to 5.2.0, drifted in 5.3.0; all before a range that begins with 4.57."""
+    for version, source in (("4.0.0", ""), ("5.0.0", GOOD), ("5.1.0", GOOD), ("5.2.0", GOOD + "#"), ("5.3.0", DRIFTED)):
+        files = {"transformers/__init__.py": "", "transformers/modeling_utils.py": source}
+        shelf.wheel("transformers", version, files)
+    return shelf
+
+
+def test_equal_releases_are_one_line_and_failures_are_told_in_full(releases: Shelf) -> None:
+    done = run("check", NAME, "--against", "transformers>=4")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        f"  absent   {NAME}  transformers 4.0.0  for transformers >=4.57",
+        f"  applied  {NAME}  transformers 5.0.0 .. 5.2.0 (3 releases)",
+        f"  failed   {NAME}  transformers 5.3.0  the module defines no function PreTrainedModel.post_init",
+    ]
+    assert "nearest: PreTrainedModel.after_init" in done.stdout
+    assert "transformers-5.3.0-py3-none-any.whl/transformers/modeling_utils.py" in done.stdout
+    assert lines[-1].startswith("1 patch on 5 releases: 3 applied, 0 native, 1 absent, 1 failed; ")
+    assert "5 wheels downloaded (0.0 MB)" in lines[-1]
+    assert done.stderr.splitlines() == ["wheels to download: 5", "modules to check: 3"]
+
+
+def test_what_fits_exits_with_0_and_says_that_nothing_was_downloaded(releases: Shelf) -> None:
+    assert run("check", NAME, "--against", "transformers==5.0").returncode == 0
+    done = run("check", NAME, "--against", "transformers==5.0.0", "--against", "transformers==5.0")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].endswith("no download")
+    assert "1 patch on 1 release: 1 applied" in done.stdout
+
+
+def test_check_as_json(releases: Shelf) -> None:
+    done = run("check", NAME, "--json", "--against", "transformers>=5.2")
+    assert done.returncode == 1
+    good, bad = json.loads(done.stdout)
+    assert (good["patch"], good["package"], good["version"], good["state"]) == (NAME, "transformers", "5.2.0", "applied")
+    assert [edit.rpartition(" at ")[2] for edit in good["edits"]] == ["line 3"]
+    assert (bad["version"], bad["state"], bad["path"].rpartition("/")[2]) == ("5.3.0", "failed", "modeling_utils.py")
+    assert "PreTrainedModel.after_init" in bad["error"]
+
+
+def test_without_against_it_is_what_is_installed_here(tmp_path: Path) -> None:
+    done = run("check", NAME)
+    assert done.stdout.startswith("What is installed here (--against names releases, folders or wheels instead):\n")
+    assert NAME in done.stdout
+    assert [item["patch"] for item in json.loads(run("check", "--json").stdout)] == [patch.name for patch in all_patches()]
+
+
+def test_diff_against_a_release_applies_to_its_source(releases: Shelf, tmp_path: Path) -> None:
+    done = run("diff", NAME, "--against", "transformers==5.0.0")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:2] == [
+        "--- a/transformers/modeling_utils.py\ttransformers 5.0.0",
+        f"+++ b/transformers/modeling_utils.py\ttransformers 5.0.0, {NAME}",
+    ]
+    assert "+\t\tadopt(self)" in done.stdout.splitlines()
+    [as_json] = json.loads(run("diff", NAME, "--json", "--against", "transformers==5.0.0").stdout)
+    assert as_json["diff"] + "\n" == done.stdout
+
+
+def test_diff_of_a_patch_that_does_not_fit_says_why(releases: Shelf) -> None:
+    done = run("diff", NAME, "--against", "transformers==5.3.0")
+    assert done.returncode == 1
+    assert "the module defines no function PreTrainedModel.post_init" in done.stdout
+    assert f"absent   {NAME}  transformers 4.0.0" in run("diff", NAME, "--against", "transformers==4.0.0").stdout
+
+
+@pytest.mark.parametrize("text", ["transformers==9.9", "transformers>9", "transformers=5", "./nothing.whl", ""])
+def test_what_names_nothing_is_wrong_use(releases: Shelf, text: str) -> None:
+    done = run("check", NAME, "--against", text)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("  next: ")
+    assert done.stdout == ""
+
+
+def test_wrong_use_of_patches_and_folders(releases: Shelf, tmp_path: Path) -> None:
+    assert "no patch is called 'nonsense'" in run("check", "nonsense", "--against", "transformers").stderr
+    done = run("check", "trl.*", "--against", str(releases.folder / "transformers-5.0.0-py3-none-any.whl"))
+    assert done.returncode == 2
+    assert "no selected patch is for transformers 5.0.0" in done.stderr
+    (tmp_path / "empty").mkdir()
+    assert run("check", "--against", str(tmp_path / "empty")).returncode == 2
+
+
+def test_no_network_and_a_damaged_wheel_exit_with_1(unplugged: None, tmp_path: Path) -> None:
+    done = run("check", NAME, "--against", "transformers>=5")
+    assert done.returncode == 1
+    assert "cannot be reached" in done.stderr
+    (tmp_path / "x.whl").write_bytes(b"PK")
+    done = run("check", NAME, "--against", str(tmp_path / "x.whl"))
+    assert (done.returncode, "cannot be opened" in done.stderr) == (1, True)
+
+
+def test_no_pip_exits_with_1(releases: Shelf, tmp_path: Path) -> None:
+    """The interpreter's own pip is hidden by a path hook, as in an environment that was made without it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'pip' else find(name, package)\n"
+    )
+    done = run("check", NAME, "--against", "transformers==5.0.0", path=tmp_path)
+    assert done.returncode == 1
+    assert "python -m ensurepip" in done.stderr
+
+
+def test_neither_torch_nor_the_target_is_imported(releases: Shelf) -> None:
+    code = (
+        "import sys\nfrom patchwork.cli import app\n"
+        f"try:\n    app(['check', {NAME!r}, '--against', 'transformers==5.0.0'])\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "assert not {'torch', 'transformers', 'trl', 'libcst'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
