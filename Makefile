@@ -5,13 +5,14 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test lint types format compat torchless clean
+.PHONY: help venv demo test lint types format matrix compat torchless clean
 
 help:
 	@echo "make demo       train a tiny Qwen3.5 on packed text: the leak before and after, speed, picture"
 	@echo "make test       all tests, on the releases of constraints.txt"
 	@echo "make lint       ruff: rules and format"
 	@echo "make types      mypy --strict"
+	@echo "make matrix     every patch on every listed upstream release, from its wheel, without installing it"
 	@echo "make compat     the tests of tests/compat in every cell of compat_matrix.yaml"
 	@echo "make torchless  the parts that need no torch, on every Python"
 	@echo "make format     rewrite the sources as ruff formats them"
@@ -46,6 +47,9 @@ types: $(STAMP)
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+matrix: $(STAMP)
+	@$(BIN)/patchwork matrix
 
 compat: $(STAMP)
 	@$(BIN)/nox --session compat

@@ -16,11 +16,22 @@ nox.options.sessions = ["torchless", "compat"]
 ROOT = Path(__file__).parent
 CELLS: list[dict[str, Any]] = yaml.safe_load((ROOT / "compat_matrix.yaml").read_text())["cells"]
 TEST_TOOLS = ["hypothesis", "pytest"]
+PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+
+
+def pins(cell: dict[str, Any]) -> dict[str, str]:
+    """The packages of a cell and their releases."""
+    return {name: str(value) for name, value in cell.items() if name not in ("python", "also")}
 
 
 def cell_name(cell: dict[str, Any]) -> str:
-    """The id of a cell on the command line: nox -s "compat(transformers 5.9.0, trl 1.6.0)"."""
-    return f"transformers {cell['transformers']}, trl {cell['trl']}"
+    """The id of a cell on the command line: nox -s "compat-3.11(transformers 5.9.0, trl 1.6.0)"."""
+    return ", ".join(f"{name} {release}" for name, release in pins(cell).items() if name != "torch")
+
+
+def tags(cell: dict[str, Any]) -> list[str]:
+    """`make test` runs tests/compat on the pins of constraints.txt; every cell with other ones is `unpinned`."""
+    return [] if pins(cell).items() <= PINNED.items() else ["unpinned"]
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
@@ -34,20 +45,20 @@ def torchless(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def cells(session: nox.Session) -> None:
-    """Print the id of every cell, one a line."""
+    """Print the session of every cell, one a line."""
     for cell in CELLS:
-        print(cell_name(cell))
+        print(f"compat-{cell['python']}({cell_name(cell)})")
 
 
 @nox.session(python=sorted({cell["python"] for cell in CELLS}))
-@nox.parametrize("cell", [nox.param(cell, id=cell_name(cell)) for cell in CELLS])
+@nox.parametrize("cell", [nox.param(cell, id=cell_name(cell), tags=tags(cell)) for cell in CELLS])
 def compat(session: nox.Session, cell: dict[str, Any]) -> None:
     """tests/compat against the real packages of one cell."""
     if session.python != cell["python"]:
         session.skip(f"this cell runs on Python {cell['python']}")
-    pins = [f"{package}=={cell[package]}" for package in ("torch", "transformers", "trl")]
+    wanted = [f"{name}=={release}" for name, release in pins(cell).items()]
     constraint = Path(session.create_tmp()) / "constraint.txt"
-    constraint.write_text("\n".join(pins) + "\n")
+    constraint.write_text("\n".join(wanted) + "\n")
     # One call to pip: in two, the second may replace what the first pinned.
-    session.install("-c", str(constraint), *pins, *cell.get("also", []), "peft", "-e", ".", *TEST_TOOLS)
+    session.install("-c", str(constraint), *wanted, *cell.get("also", []), "peft", "-e", ".", *TEST_TOOLS)
     session.run("pytest", "tests/compat", *session.posargs)
