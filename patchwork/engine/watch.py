@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib._bootstrap import _lock_unlock_module  # type: ignore[attr-defined]
 from types import ModuleType
 
 import wrapt
@@ -31,3 +32,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
             raise
 
     wrapt.register_post_import_hook(hook, name)
+    # Another thread's import that had asked the finders by then, but not got as far as sys.modules, runs no hook: wait for it.
+    _lock_unlock_module(name)
+    if name in _watched and (module := sys.modules.get(name)) is not None:
+        wrapt.notify_module_loaded(module)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.machinery
+import importlib.util
 import linecache
 import sys
 import threading
@@ -535,19 +536,27 @@ def test_an_import_that_has_asked_the_finders_when_the_hook_is_registered_is_pat
     wrapt.register_post_import_hook(lambda module: None, "lib.other")  # its finder is there
     asked = threading.Event()
 
-    class Slow:
-        """Comes after the hooks' finder, and holds the import up there."""
+    class Slow(importlib.machinery.SourceFileLoader):
+        """Holds the import up between the finders and sys.modules."""
+
+        def create_module(self, spec: object) -> None:
+            asked.set()
+            end = time.monotonic() + 5
+            while "lib.core" not in watch._watched and time.monotonic() < end:
+                time.sleep(0.001)
+            time.sleep(0.1)
+
+    class Finder:
+        """Comes after the hooks' finder."""
 
         @staticmethod
-        def find_spec(name: str, path: object, target: object = None) -> None:
-            if name == "lib.core" and threading.current_thread() is importer:
-                asked.set()
-                while name not in watch._watched:
-                    time.sleep(0.001)
-                time.sleep(0.1)
+        def find_spec(name: str, path: object, target: object = None) -> object:
+            if name != "lib.core" or threading.current_thread() is not importer:
+                return None
+            return importlib.util.spec_from_file_location(name, lib.path, loader=Slow(name, str(lib.path)))
 
     at = next(at for at, finder in enumerate(sys.meta_path) if type(finder).__name__ == "ImportHookFinder")
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[: at + 1], Slow, *sys.meta_path[at + 1 :]])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[: at + 1], Finder, *sys.meta_path[at + 1 :]])
     importer = threading.Thread(target=lib.load, daemon=True)
     importer.start()
     assert asked.wait(20)
