@@ -20,7 +20,7 @@ def check_lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Rich markup: the runs, then each failure."""
     width = max((len(finding.patch.name) for finding in findings), default=0)
     for run in runs(findings):
-        state, patch, detail = run[0].outcome.state, run[0].patch.name, run[0].outcome.detail
+        state, patch, detail = run[0].outcome.state, run[0].patch.name, _said(run[0]) if len(run) > 1 else run[0].outcome.detail
         line = f"  [{COLOURS[state]}]{state:<8}[/] [bold]{escape(f'{patch:<{width}}')}[/]  {escape(releases(run))}"
         yield line + (f"  [dim]{escape(detail)}[/]" if detail else "")
     for finding in findings:
@@ -33,8 +33,13 @@ def runs(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings of a patch and package, in the order of the releases, cut where state or detail change."""
     order = {name: number for number, name in enumerate(dict.fromkeys(finding.patch.name for finding in findings))}
     ordered = sorted(findings, key=lambda found: (order[found.patch.name], found.package, _age(found.version)))
-    alike = groupby(ordered, key=lambda found: (found.patch.name, found.package, found.outcome.state, found.outcome.detail))
+    alike = groupby(ordered, key=lambda found: (found.patch.name, found.package, found.outcome.state, _said(found)))
     return [list(group) for _, group in alike]
+
+
+def _said(finding: Finding) -> str:
+    """The detail, but for the line where a release has the change already: that is another one in each."""
+    return "" if finding.outcome.state == "native" else finding.outcome.detail
 
 
 def releases(run: Sequence[Finding]) -> str:

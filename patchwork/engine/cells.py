@@ -53,6 +53,11 @@ def give_class(method: Function) -> bool:
     return True
 
 
+def calls_super(function: Function) -> bool:
+    """Whether `super()` without arguments is called in the function itself."""
+    return any(True for statement in function.body for _ in _own_calls(statement))
+
+
 def lacks_class(code: types.CodeType) -> bool:
     """Whether `give_class` left a place in this method for its class."""
     return _CLASS in code.co_consts

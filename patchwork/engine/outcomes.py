@@ -40,7 +40,7 @@ def outcome_of(patch: Patch, done: Rewrite[Any], note: str, *, pending: bool, wa
     state = done.states[patch.name]
     notes = [note, *(f"optional anchor not found: {pattern}" for pattern in done.missed.get(patch.name, ()))]
     if state == "native":
-        notes.append("the release has it already")
+        notes.append(f"the release has it already, {done.native[patch.name]}")
     elif pending:
         state = "pending"
         notes.append(waiting)

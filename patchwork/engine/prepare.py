@@ -11,9 +11,9 @@ from typing import TypeGuard
 
 from . import swap
 from .bytecode import code_on_disk
-from .cells import give_class, keep_alive, lacks_class, with_class
+from .cells import calls_super, give_class, keep_alive, lacks_class, with_class
 from .closures import exchanged, inner_pairs
-from .errors import InvalidPatch, MissingName, PatchError, TargetMissing
+from .errors import InvalidPatch, MissingName, PatchError, TargetMissing, Unswappable
 from .files import publish
 from .installed import ModuleSource, loaded, read_source, spec_of
 from .locate import Function, definitions, starts_at
@@ -91,7 +91,7 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
     names = swap.module_names(before)
     for patch in changing:
         for one, two in pairs[patch.qualname]:
-            _check(one, _code_of(new, patch.qualname, two), names, patch)
+            _check(one, _code_of(new, patch.qualname, two), two, names, patch)
     return done
 
 
@@ -142,7 +142,7 @@ def _swaps(
     for patch in patches:
         [(old, definition)] = pairs[patch.qualname]
         code = _code_of(new, patch.qualname, definition)
-        _check(old, code, set(vars(module)), patch)
+        _check(old, code, definition, set(vars(module)), patch)
         if lacks_class(code):
             code = with_class(code, swap.owner_of(module, patch.qualname))
         at = live[patch.qualname]
@@ -195,8 +195,12 @@ def _code_of(new: types.CodeType, qualname: str, definition: Function) -> types.
     return code
 
 
-def _check(old: types.CodeType, new: types.CodeType, names: set[str] | None, patch: Patch) -> None:
+def _check(old: types.CodeType, new: types.CodeType, definition: Function, names: set[str] | None, patch: Patch) -> None:
     with _named(patch):
+        if calls_super(definition) and "__class__" not in new.co_freevars and not lacks_class(new):
+            raise Unswappable(
+                f"the edit makes {patch.qualname} call super(), but it is in no class", hint="name the class: super(C, x)"
+            )
         swap.check_fit(old, new, patch.qualname)
         swap.check_names(old, new, names, patch.qualname)
         for change in patch.edits:

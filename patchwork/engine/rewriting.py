@@ -20,11 +20,11 @@ from .narrowing import places
 from .nearest import missing
 from .ordering import ordered
 from .patch import Anchor, AtStart, Change, Edit, Every, OneOf, Parameter, Patch
-from .pattern import Match, blocks, find, shape
+from .pattern import Match, blocks, find, first_line, shape
 from .rebinding import check_captures
 from .reshape import NeedsLines, write_out
 from .splicing import Splice, apply_splices, splice_edit, splice_parameter, splice_start
-from .standing import has_default, stands, starts_with
+from .standing import has_default, stands, starts_with, told
 from .text import Source, compiled, decode, encode, lines_of, parse
 
 _MOST_RESHAPES = 50
@@ -50,6 +50,7 @@ class Rewrite(Generic[Text]):
         edits: the changes made, in the order of the text.
         states: by patch name, "applied" or "native" (the source already has what the patch makes).
         missed: by patch name, the patterns of optional anchors that matched nowhere.
+        native: by patch name, where the source has what the patch makes, if it has.
     """
 
     before: Text
@@ -57,6 +58,7 @@ class Rewrite(Generic[Text]):
     edits: tuple[AppliedEdit, ...]
     states: Mapping[str, str]
     missed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    native: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def diff(self) -> str:
@@ -92,7 +94,7 @@ def rewrite_module(
     """The same for bytes that are parsed already, as `source`; the result is given parsed, too."""
     done, after = _rewritten(source, patches, lines)
     text = data if after is source else encode(done.source, decode(data)[1])
-    return Rewrite(data, text, done.edits, done.states, done.missed), after
+    return Rewrite(data, text, done.edits, done.states, done.missed, done.native), after
 
 
 def _rewritten(first: Source, patches: Sequence[Patch], lines: Mapping[str, int] | None) -> tuple[Rewrite[str], Source]:
@@ -130,7 +132,7 @@ class _Reshape(Exception):
 class _Plan:
     """What one patch wants of one definition: splices to make, changes that stand already, anchors missed.
 
-    `kept`: optional changes that stand; `anchored`: a required anchor matches; `fixed`: the patch's `fixed_when` does;
+    `kept`: optional changes that stand; `anchored`: a required anchor matches; `fixed`: where the patch's `fixed_when` does;
     `unfit`: the first statement that must be written out before its splice can be made; `rebound`: captures that an edit may not
     use; `guards`: completeness checks to run.
     A near miss is searched for only when it is going to be told, so `absent` holds what makes the error.
@@ -144,7 +146,7 @@ class _Plan:
     guards: list[Callable[[], None]] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     anchored: bool = False
-    fixed: bool = False
+    fixed: str = ""
     unfit: _Reshape | None = None
 
     @property
@@ -157,6 +159,7 @@ def _rewrite(
 ) -> tuple[Rewrite[str], Source]:
     states: dict[str, str] = {}
     missed: dict[str, tuple[str, ...]] = {}
+    native: dict[str, str] = {}
     made: list[tuple[Splice, str, str]] = []
     unfit: list[_Reshape] = []
     for patch in patches:
@@ -169,6 +172,8 @@ def _rewrite(
             raise error.about(patch=patch.name, target=patch.target) from None
         states[patch.name] = state.pop()
         missed[patch.name] = tuple(pattern for plan in plans for pattern in plan.missed)
+        if states[patch.name] == "native":
+            native[patch.name] = next(place for plan in plans for place in (plan.fixed, *plan.standing, *plan.kept) if place)
         if states[patch.name] == "applied":
             made.extend((splice, anchor, patch.name) for plan in plans for splice, anchor in plan.splices)
             unfit.extend(plan.unfit for plan in plans if plan.unfit is not None)
@@ -184,7 +189,7 @@ def _rewrite(
     made.sort(key=lambda item: item[0].start)
     edits = tuple(AppliedEdit(name, splice.action, splice.line, anchor) for splice, anchor, name in made)
     found = {name: patterns for name, patterns in missed.items() if patterns}
-    return Rewrite(first.text, after.text, edits, states, found), after
+    return Rewrite(first.text, after.text, edits, states, found, native), after
 
 
 def _line_before(line: int, source: Source, first: Source) -> int:
@@ -260,7 +265,8 @@ def _plan(patch: Patch, source: Source, function: Function) -> _Plan:
             _plan_change(change, source, function, patch, plan)
         except NeedsLines as request:
             plan.unfit = plan.unfit or _Reshape(patch, function, request.node)
-    plan.fixed = patch.fixed_when is not None and bool(find(patch.fixed_when, function))
+    if patch.fixed_when is not None and (repaired := find(patch.fixed_when, function)):
+        plan.fixed = told(repaired[0].line, patch.fixed_when)
     return plan
 
 
@@ -274,12 +280,12 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
                     where=f"line {function.lineno}: {ast.unparse(arguments)}",
                     hint="look at the release; narrow `versions`, or give the parameter another name",
                 )
-            plan.standing.append(f"parameter {change.name}")
+            plan.standing.append(told(function.lineno, f"parameter {change.name}"))
         else:
             plan.splices.append((splice_parameter(change, source, function), ""))
     elif isinstance(change, AtStart):
         if starts_with(function.body, change.code):
-            plan.standing.append(change.code)
+            plan.standing.append(told(first_line(function.body[0]), change.code))
         else:
             plan.splices.append((splice_start(change, source, function), ""))
     elif isinstance(change, Every):
@@ -308,8 +314,8 @@ def _plan_one_of(change: OneOf, source: Source, function: Function, patch: Patch
 
 def _plan_edit(anchor: Anchor, edit: Edit | None, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
     matches = places(anchor, function)
-    if edit is not None and stands(edit, matches, source, function):
-        (plan.standing if anchor.required else plan.kept).append(edit.code)
+    if edit is not None and (there := stands(edit, matches, source, function)):
+        (plan.standing if anchor.required else plan.kept).append(there)
         return
     if not matches:
         if anchor.required:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from .errors import PartlyNative
-from .holes import python_of
+from .holes import hole_of, many_of, python_of
 from .locate import Function
 from .narrowing import places
 from .patch import Anchor, Edit, Parameter
@@ -14,23 +14,24 @@ from .splicing import call_of, is_inserted
 from .text import Source
 
 
-def stands(edit: Edit, matches: list[Match], source: Source, function: Function) -> bool:
-    """Whether the source already is as the edit makes it.
+def stands(edit: Edit, matches: list[Match], source: Source, function: Function) -> str:
+    """Where the source already is as the edit makes it, in words; "" where it is not.
 
     Raises:
         PartlyNative: at some of the matches it is, and at others not.
     """
     if edit.action == "remove":
-        return False
+        return ""
     if edit.action.startswith("insert"):
         there = [is_inserted(edit, match, source, function) for match in matches]
+        line = next((match.line for match, done in zip(matches, there, strict=True) if done), 0)
     else:
-        anchor, pattern = edit.anchor, made_by(edit)
-        made = places(Anchor(pattern, inside=anchor.inside, after=anchor.after, before=anchor.before), function)
-        if not tells(pattern) or len(made) < (anchor.count or anchor.at_least or 1):
-            return False
+        made = _made(edit, function)
+        if not made:
+            return ""
         inside = {id(child) for match in made for node in match.nodes for child in ast.walk(node)}
         there = [id(match.nodes[0]) in inside for match in matches] or [True]
+        line = made[0].line
     if any(there) and not all(there):
         lines = [match.line for match, done in zip(matches, there, strict=True) if done]
         raise PartlyNative(
@@ -38,7 +39,38 @@ def stands(edit: Edit, matches: list[Match], source: Source, function: Function)
             where=f"there already at lines {', '.join(map(str, lines))}; {len(matches)} matches",
             hint="look at the release and narrow the anchor, or `versions`",
         )
-    return any(there)
+    return told(line, edit.code if edit.action != "set_argument" else f"{edit.name}={edit.code}") if any(there) else ""
+
+
+def _made(edit: Edit, function: Function) -> list[Match]:
+    """The places that look like the edit's result, as many as there must be; none where finding them would prove nothing.
+
+    It does not where the result has no word that the anchor lacks: `foo(x)` stands in `foo(x) + 1`, and in whatever upstream
+    makes of that; `a in b` stands in `not a in b`.
+    """
+    anchor, pattern = edit.anchor, made_by(edit)
+    if not tells(pattern) or not _words(pattern) - _words(anchor.pattern):
+        return []
+    made = places(Anchor(pattern, inside=anchor.inside, after=anchor.after, before=anchor.before), function)
+    return made if len(made) >= (anchor.count or anchor.at_least or 1) else []
+
+
+def _words(pattern: str) -> set[tuple[str, str, str]]:
+    """The names and constants that a pattern spells, each with the part that it plays."""
+    found = set()
+    for node in ast.walk(ast.parse(python_of(pattern))):
+        for name, value in ast.iter_fields(node):
+            if isinstance(node, ast.Constant) and name == "value":
+                found.add(("Constant", type(value).__name__, repr(value)))
+            elif isinstance(value, str) and hole_of(value) is None and many_of(value) is None:
+                found.add((type(node).__name__, name, value))
+    return found
+
+
+def told(line: int, code: str) -> str:
+    """A line and the code in it, cut to a reasonable length."""
+    words = " ".join(code.split())
+    return f"line {line}: {words if len(words) <= 100 else words[:97] + '...'}"
 
 
 def made_by(edit: Edit) -> str:

@@ -655,3 +655,17 @@ def test_code_compiled_without_asserts_is_recognised(lib: Library) -> None:
         """
     done = subprocess.run([sys.executable, "-OO", "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_super_in_a_function_of_no_class_is_refused_before_and_after_the_import(lib: Library) -> None:
+    lib.write("def f(x):\n    return x\n")
+    patch = lib.patch("f", required("return x").replace("return super().f(x)"))
+    for load in (False, True):
+        if load:
+            lib.load()
+        with pytest.raises(Unswappable, match="in no class"):
+            patchwork.apply(patch)
+    named = lib.patch("f", required("return x").replace("return super(int, x).__abs__()"))
+    patchwork.apply(named)
+    with pytest.raises(TypeError, match="obj must be an instance"):
+        lib.load().f("")

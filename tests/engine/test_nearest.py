@@ -94,7 +94,7 @@ def test_inserted_code_that_stands_elsewhere_is_fixed_upstream() -> None:
 def test_another_part_of_the_patch_that_stands_is_a_sign_of_it() -> None:
     edits = (parameter("seq_idx", default="None"), required("self.gone($X)").replace("self.gone($X, seq_idx)"))
     source = MIXER.format("None").replace("seq_idx=None):", "*, seq_idx=None):")
-    assert "another part of the patch already: parameter seq_idx" in missed(source, *edits).fixed_upstream
+    assert "another part of the patch already: line 2: parameter seq_idx" in missed(source, *edits).fixed_upstream
 
 
 def test_nothing_is_said_to_be_fixed_where_nothing_is() -> None:
@@ -137,6 +137,7 @@ def test_applied_the_error_names_the_file_and_the_lines(lib) -> None:  # type: i
 
 
 def test_a_multi_statement_pattern_is_compared_with_runs_of_statements() -> None:
-    source = "class Mixer:\n    def forward(self, x):\n        a = one(x)\n        b = two(a)\n        c = three(b)\n        return c\n"
+    body = "        a = one(x)\n        b = two(a)\n        c = three(b)\n        return c\n"
+    source = f"class Mixer:\n    def forward(self, x):\n{body}"
     error = missed(source, required("b = two(a)\nc = three(a)").remove())
     assert error.diff.split("\n") == ["  b = two(a)", "- c = three(a)", "+ c = three(b)"]

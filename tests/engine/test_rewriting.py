@@ -738,7 +738,7 @@ def test_a_hole_alone_as_replacement_is_made() -> None:
 def test_a_part_of_what_the_patch_makes_is_partly_native() -> None:
     edits = [required("a(x)").replace("b(x)"), required("c(x)").replace("d(x)")]
     text = refused(PartlyNative, "def f(x):\n    b(x)\n    c(x)\n", *edits)
-    assert "already has a part of what the patch makes: b(x)" in text
+    assert "already has a part of what the patch makes: line 2: b(x)" in text
 
 
 def test_an_optional_edit_that_stands_already_stops_nothing() -> None:
@@ -920,3 +920,35 @@ def test_a_parameter_that_stands_with_another_default_is_no_native_one(signature
     with pytest.raises(PartlyNative, match="has a parameter c already, but not with the default K \\+ 1"):
         rewrite(f"def f({signature}):\n    return x\n", patch)
     assert rewrite("def f(x, *, c=(K+1)):\n    return x\n", patch).states == {"own.f": "native"}
+
+
+@pytest.mark.parametrize(
+    ("anchor", "code", "drifted"),
+    [
+        ("foo(x) + 1", "foo(x)", "foo(x) + 2"),
+        ("a not in (b,)", "a in (b,)", "not a in (b,)"),
+        ("g($X, scale=s($X))", "s($X)", "h(x, s(x))"),
+        ("attend(a, b)", "attend(b, a)", "attend(a, b, x) + attend(b, a)"),
+        ("g(a, b)", "g(a)", "g(a)"),
+    ],
+)
+def test_a_result_without_a_word_that_the_anchor_lacks_is_no_sign_of_it(anchor: str, code: str, drifted: str) -> None:
+    """Drift, not `native`: the result is a part of what the anchor looks for, or of what upstream made of that."""
+    source = f"def f(x, a, b):\n    return {drifted}\n"
+    assert "fixed upstream?" in refused(AnchorMissing, source, required(anchor).replace(code))
+    patch = Patch("own.patch", "lib.core:f", [required(anchor).replace(code)], fixed_when=drifted)
+    assert rewrite(source, patch).states == {"own.patch": "native"}
+
+
+def test_a_native_patch_says_where_the_source_has_it() -> None:
+    def native(source: str, *edits: object, **more: object) -> str:
+        done = rewrite(source, Patch("own.patch", "lib.core:f", edits, **more))  # type: ignore[arg-type]
+        assert done.states == {"own.patch": "native"}
+        return done.native["own.patch"]
+
+    source = "def f(x, *, y=1):\n    start()\n    return g(x, k=x)\n"
+    assert native(source, required("h(x)").replace("g(x, k=x)")) == "line 3: g(x, k=x)"
+    assert native(source, required("g(x)").set_argument("k", "x")) == "line 3: k=x"
+    assert native(source, at_start("start()")) == "line 2: start()"
+    assert native(source, parameter("y", default="1")) == "line 1: parameter y"
+    assert native(source, required("gone()").remove(), fixed_when="g($X, k=$X)") == "line 3: g($X, k=$X)"
