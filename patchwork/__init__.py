@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .engine.errors import AnchorMoved as AnchorMoved
     from .engine.errors import BrokenDependency as BrokenDependency
     from .engine.errors import CaptureRebound as CaptureRebound
+    from .engine.errors import CaseFails as CaseFails
     from .engine.errors import ForeignPatch as ForeignPatch
     from .engine.errors import InvalidMatrix as InvalidMatrix
     from .engine.errors import InvalidPatch as InvalidPatch
@@ -60,6 +61,7 @@ _HOMES = {
         "AnchorMoved",
         "BrokenDependency",
         "CaptureRebound",
+        "CaseFails",
         "ForeignPatch",
         "InvalidMatrix",
         "InvalidPatch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import importlib
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .engine import plan
+from .engine.cases import check_cases
 from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
 from .engine.importing import explain
 from .engine.installed import version_of
@@ -23,8 +25,12 @@ from .engine.preview import Preview, preview
 from .engine.report import Report
 
 ENTRY_POINTS = "patchwork.patches"
+_origins: dict[Patch, Path] = {}
 # What running a file can raise that is the file's own fault.
-_BAD_FILE = (OSError, SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
+_BAD_FILE = (
+    *(OSError, SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError),
+    *(AssertionError, RuntimeError, SystemExit),
+)
 
 
 def all_patches() -> tuple[Patch, ...]:
@@ -54,8 +60,13 @@ def _not_loaded(point: importlib.metadata.EntryPoint, error: Exception) -> Patch
     found = explain(error, point.module)
     # An AttributeError of load() itself, which looks the object up, has gone through no file of the pack.
     if isinstance(found, TargetMissing) or (isinstance(error, AttributeError) and not found.where):
-        return InvalidPatch(f"{what}: {error}", hint="repair or uninstall the distribution that registers it")
-    return BrokenDependency(f"{what}: {found.what}", where=found.where, hint=found.hint)
+        return InvalidPatch(f"{what}: {error}", hint=_way_out(point))
+    return BrokenDependency(f"{what}: {found.what}", where=found.where, hint=f"{found.hint}\nor {_way_out(point)}")
+
+
+def _way_out(point: importlib.metadata.EntryPoint) -> str:
+    owner = getattr(getattr(point, "dist", None), "name", "the distribution that registers it")
+    return f"do without the pack: pip uninstall {owner}" if " " not in owner else f"repair or uninstall {owner}"
 
 
 def _patches_in(value: object, origin: str) -> Iterable[Patch]:
@@ -71,34 +82,48 @@ def _patches_in(value: object, origin: str) -> Iterable[Patch]:
     )
 
 
-def named(names: Iterable[str]) -> tuple[Patch, ...]:
-    """The patches that a command line means by names, globs and files of patches (`my_patches.py`); by nothing: all there are.
+def named(names: Iterable[str], folder: Path = Path()) -> tuple[Patch, ...]:
+    """The patches that a person means, their cases checked.
+
+    Args:
+        names: names, globs, files of patches (`my_patches.py`), or some of a file (`my_patches.py::NAME`); none: all there are.
+        folder: where the files are.
 
     Raises:
         UnknownPatch: a name or glob that fits none; names the closest.
         InvalidPatch: a file cannot be run, or holds no patches.
+        CaseFails: a case of one of them does not hold.
     """
     chosen: list[str | Patch] = []
     for name in names:
-        chosen.extend(in_file(Path(name)) if name.endswith(".py") else [name])
+        file, _, part = name.partition("::")
+        if file.endswith(".py"):
+            own = in_file(folder / file)
+            chosen.extend(select([part], own) if part else own)
+        else:
+            chosen.append(name)
     patches = all_patches()
-    return select(chosen, patches) if chosen else patches
+    found = select(chosen, patches) if chosen else patches
+    for patch in found:
+        check_cases(patch)
+    return found
 
 
 def in_file(path: Path) -> list[Patch]:
-    """The patches of a file: its `PATCHES`, else every Patch that it gives a name.
+    """The patches of a file: its `PATCHES`, else every Patch that it gives a name. What it prints goes to stderr.
 
     Raises:
         InvalidPatch: it cannot be read or run, or holds no patches; `where` is its line.
     """
-    path = path.absolute()
-    sys.path.insert(0, str(path.parent))  # as for a script: it may import what lies beside it
+    file = path.absolute()
+    sys.path.insert(0, str(file.parent))  # as for a script: it may import what lies beside it
     try:
-        values = runpy.run_path(str(path))
+        with contextlib.redirect_stdout(sys.stderr):
+            values = runpy.run_path(str(file))
     except PatchError as error:
         raise error.about(file=str(path)) from None
     except _BAD_FILE as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = getattr(error, "lineno", None) or next(reversed(lines), None)
         raise InvalidPatch(
             f"the file of patches cannot be run: {type(error).__name__}: {error}",
@@ -106,12 +131,18 @@ def in_file(path: Path) -> list[Patch]:
             hint="a file of patches is Python with PATCHES = [Patch(...), ...]",
         ) from error
     finally:
-        sys.path.remove(str(path.parent))
+        sys.path.remove(str(file.parent))
     found = [*_patches_in(values["PATCHES"], str(path))] if "PATCHES" in values else []
     found = found or [value for value in values.values() if isinstance(value, Patch)]
     if not found:
         raise InvalidPatch("the file holds no patches", where=str(path), hint="write PATCHES = [Patch(...), ...]")
+    _origins.update(dict.fromkeys(found, path))
     return found
+
+
+def command_for(patch: Patch) -> str:
+    """How a person names a patch on the command line: by its file, if it is of one."""
+    return f"{_origins[patch]}::{patch.name}" if patch in _origins else patch.name
 
 
 def newest_tested() -> Mapping[str, str]:

@@ -6,6 +6,8 @@ RuntimeError.
 
 from __future__ import annotations
 
+from .holes import as_written
+
 
 class PatchError(Exception):
     """Base of every refusal of the engine.
@@ -23,6 +25,7 @@ class PatchError(Exception):
     def __init__(
         self, what: str, *, patch: str = "", target: str = "", where: str = "", nearest: str = "", hint: str = ""
     ) -> None:
+        what, where, nearest, hint = (as_written(text) for text in (what, where, nearest, hint))
         super().__init__(what)
         self.what = what
         self.patch = patch
@@ -83,6 +86,7 @@ class AnchorMissing(PatchError):
         diff: from the pattern to the nearest code, or "".
         moved_to: functions of the module, with lines, where it does match.
         fixed_upstream: what in the target looks as if the release had made the change itself, or "".
+        command: what shows which releases the patch fits, or "".
         last_match: the last release before this one where the patch fits, or "" where none was looked at.
     """
 
@@ -90,6 +94,7 @@ class AnchorMissing(PatchError):
     moved_to: tuple[str, ...] = ()
     fixed_upstream: str = ""
     last_match: str = ""
+    command: str = ""
 
     def details(self) -> tuple[tuple[str, str], ...]:
         """As for any error, with what is known about the near miss."""
@@ -103,6 +108,7 @@ class AnchorMissing(PatchError):
             ("fixed upstream?", self.fixed_upstream),
             ("last match", self.last_match),
             hint,
+            ("then", f"`{self.command}`" if self.command else ""),
         )
 
 
@@ -172,3 +178,7 @@ class InvalidMatrix(PatchError):
 
 class BrokenDependency(PatchError):
     """The target cannot be imported here because another package that it needs is missing or broken: no drift."""
+
+
+class CaseFails(PatchError):
+    """A case that travels with a patch does not hold."""

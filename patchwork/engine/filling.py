@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable
 
 from .errors import InvalidResult
 from .holes import fill_holes, holes_in, python_of
 from .pattern import Bindings, first_line, shape
-from .text import Source, reindent
+from .substitution import substituted
+from .text import Source, lines_of, reindent
 
 
 def fill(code: str, bindings: Bindings, source: Source) -> str:
@@ -23,6 +26,9 @@ def fill(code: str, bindings: Bindings, source: Source) -> str:
     written: dict[str, str] = {}
     for hole in sorted(holes_in(code)):
         captured = bindings[hole]
+        if isinstance(captured, tuple) and len(captured) == 1 and isinstance(captured[0], ast.arguments):
+            written[hole] = ast.unparse(captured[0])  # a parameter list has no position of its own
+            continue
         if isinstance(captured, tuple) and captured and isinstance(captured[0], ast.stmt):
             template = _fill_statements(template, hole, block_text(captured, source))
             continue
@@ -30,12 +36,13 @@ def fill(code: str, bindings: Bindings, source: Source) -> str:
             template, written[hole] = _fill_sequence(template, hole, captured, source)
         elif isinstance(captured, str):
             written[hole] = captured
-        elif isinstance(captured, ast.arguments):  # a parameter list has no position of its own
-            written[hole] = ast.unparse(captured)
         else:
             values[hole] = source.segment(captured)
             written[hole] = f"({values[hole]})"
-    return choose(lambda chosen: fill_holes(template, {**written, **chosen}), values, code)
+    text = choose(lambda chosen: fill_holes(template, {**written, **chosen}), values, code)
+    if _shape_of(text) != shape(substituted(code, bindings)):
+        raise InvalidResult("the captured code reads differently where the edit puts it", where=text, nearest=code)
+    return text
 
 
 def choose(build: Callable[[dict[str, str]], str], values: dict[str, str], code: str) -> str:
@@ -67,8 +74,20 @@ def _may_be_guarded(hole: str, build: Callable[[dict[str, str]], str], values: d
     return _shape_of(build(names)) is not None or _shape_of(build(others)) is not None
 
 
+def expression_of(code: str) -> str:
+    """The code of an expression without comments before or behind it: what follows on its line would become a part of them."""
+    told = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines = lines_of(code)
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(code).readline) if token.type not in told]
+    (first, begin), (last, end) = tokens[0].start, tokens[-1].end
+    lines[last - 1] = lines[last - 1][:end]
+    lines[first - 1] = lines[first - 1][begin:] if first != last else lines[first - 1][begin:end]
+    return "".join(lines[first - 1 : last])
+
+
 def argument_value(code: str) -> str:
     """`code` as it can stand behind `name=` in a call or signature."""
+    code = expression_of(code)
     return choose(lambda chosen: f"_(_={chosen.get('code', f'({code})')})", {"code": code}, code)[len("_(_=") : -1]
 
 

@@ -42,6 +42,12 @@ def completed(header: str) -> str:
     return python + "\nfinally: pass" if python.startswith("try") else python
 
 
+def in_f_string(code: str) -> str:
+    """The first f-string of `code` with a `$X` between braces, which is no hole there; "" for none."""
+    strings = (match["skip"] for match in _STRING_OR_HOLE.finditer(code) if match["skip"])
+    return next((text for text in strings if re.match(r"\w*[fFtT]\w*['\"].*\{[^}]*\$[A-Z_]", text, re.DOTALL)), "")
+
+
 def as_written(python: str) -> str:
     """`python` (as made by `python_of`) with each reserved identifier turned back into its hole."""
     return _PLACEHOLDER.sub(lambda m: ("$" if m[1] == _ONE else "$$$") + m[2], python)

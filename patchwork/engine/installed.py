@@ -117,6 +117,9 @@ def read_source(spec: importlib.machinery.ModuleSpec) -> ModuleSource:
     """
     # An import hook stands before the loader that it was put over.
     loader, path = getattr(spec.loader, "loader", spec.loader), spec.origin
+    if path == "frozen" and (file := getattr(spec.loader_state, "filename", None)):
+        # Python holds the code of `os` and its like in itself; where it has their files, they are what that code was made of.
+        loader, path = importlib.machinery.SourceFileLoader(spec.name, file), file
     get_data = getattr(loader, "get_data", None)
     if path is None or not path.endswith((".py", ".pyw")) or get_data is None:
         raise SourceUnavailable(

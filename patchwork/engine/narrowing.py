@@ -74,7 +74,7 @@ def _regions(anchor: Anchor, function: ast.AST) -> Iterator[_Region]:
         if anchor.after is not None:
             if (match := _landmark("after", anchor.after, function, region, bound)) is None:
                 continue
-            bound, start = match.occurrences, end_of(match.nodes[-1])
+            bound, start = match.occurrences, max(start, end_of(match.nodes[-1]))
         if anchor.before is not None:
             if (match := _landmark("before", anchor.before, function, region, bound)) is None:
                 continue
@@ -83,7 +83,9 @@ def _regions(anchor: Anchor, function: ast.AST) -> Iterator[_Region]:
 
 
 def _landmark(name: str, pattern: str, function: ast.AST, region: _Region, bound: Occurrences) -> Match | None:
-    found = [match for match in find(pattern, function, bound) if region.holds(match)]
+    """The one place that `after` or `before` means: in the whole function, or else in what `inside` leaves of it."""
+    everywhere = find(pattern, function, bound)
+    found = [match for match in everywhere if region.holds(match)] if len(everywhere) > 1 else everywhere
     if len(found) > 1:
         raise AnchorAmbiguous(
             f"{name}= matches {len(found)} times, so where it narrows to is unclear: {pattern}",

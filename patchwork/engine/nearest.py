@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import ast
 import difflib
+import keyword
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from .checks import matches_anything
+from .difference import difference
 from .errors import AnchorMissing, AnchorMoved
 from .holes import as_written, hole_of, is_header, python_of
 from .locate import Function, functions
 from .patch import Anchor, Edit, Patch
-from .pattern import blocks, find, find_headers, first_line, shape, tells
+from .pattern import blocks, find, find_headers, first_line, tells
 from .splicing import call_of
 from .text import Source
 
 _WORTH_SHOWING = 0.45
 _SURELY_MADE = 0.85
+_NAME_ALIKE = 0.7
 _LONGEST = 200  # tokens of a statement that are compared
 _TOKEN = re.compile(r"\$*\w+|[^\w\s]")
-_MOST_LINES = 14  # of a diff
 Wanted = tuple[Anchor, Edit | None]
 
 
@@ -56,27 +59,30 @@ def missing(wanted: Sequence[Wanted], source: Source, function: Function, patch:
         what,
         where=f"lines {first_line(function)}-{function.end_lineno} ({patch.qualname})",
         nearest=narrowed[0] if narrowed else f"line {near.line}: {_one_line(near.text)}" if near else "nothing alike",
-        hint=_next(patch, moved=bool(moved), fixed=bool(fixed), narrowed=bool(narrowed)),
+        hint=_advice(moved=bool(moved), fixed=bool(fixed), narrowed=bool(narrowed)),
     )
+    error.command = _command(patch)
     if near is not None and not narrowed and ratio < 1:
-        error.diff = _diff(anchor.pattern, near.text)
+        error.diff = difference(anchor.pattern, near.text)
     error.moved_to = tuple(moved[:3])
     error.fixed_upstream = fixed
     return error
 
 
-def _next(patch: Patch, *, moved: bool, fixed: bool, narrowed: bool) -> str:
-    package = next(iter(patch.versions), patch.module.partition(".")[0])
-    against = package + patch.versions.get(package, "")
+def _advice(*, moved: bool, fixed: bool, narrowed: bool) -> str:
     if fixed:
-        advice = "if the release has made the change itself, say so with fixed_when=, or end `versions` before it"
-    elif narrowed:
-        advice = "correct inside=, after= or before=, or take them out"
-    elif moved:
-        advice = "target the function that has it now, with `versions` for each place"
-    else:
-        advice = "add the new form with one_of(...), or narrow `versions`"
-    return f"{advice}\n`patchwork check {patch.name} --against '{against}'` shows which releases it fits"
+        return "if the release has made the change itself, say so with fixed_when=, or end `versions` before it"
+    if narrowed:
+        return "correct inside=, after= or before=, or take them out"
+    if moved:
+        return "target the function that has it now, with `versions` for each place"
+    return "add the new form with one_of(...), or narrow `versions`"
+
+
+def _command(patch: Patch) -> str:
+    """What shows which releases the patch fits, or, where it names no distribution, whether it fits what is installed."""
+    against = "".join(next(iter(patch.versions.items()), ()))
+    return f"patchwork check {patch.name}" + (f" --against '{against}'" if against else "")
 
 
 def _elsewhere(pattern: str, source: Source, qualname: str) -> Iterator[str]:
@@ -120,19 +126,23 @@ def _made_already(edit: Edit, function: Function) -> str:
 
 
 def _argument_already(edit: Edit, function: Function) -> str:
+    """The argument that the edit would set, where a call passes it and the pattern does not ask for just that."""
     call = call_of(ast.parse(python_of(edit.anchor.pattern)).body[0], edit.anchor.pattern)
     if isinstance(call.func, ast.Name) and hole_of(call.func.id):
         return ""
-    value = shape(ast.parse(python_of(edit.code), mode="eval").body)
+    wanted = [_normal(item.value) for item in call.keywords if item.arg == edit.name]
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and shape(node.func) == shape(call.func):
-            for keyword in node.keywords:
-                if keyword.arg == edit.name:
-                    same = "this" if shape(keyword.value) == value else "another"
-                    return (
-                        f"line {node.lineno} passes {same} {edit.name} already: {edit.name}={_one_line(_normal(keyword.value))}"
-                    )
+        if isinstance(node, ast.Call) and _is(_normal(call.func), node.func):
+            for item in node.keywords:
+                made = not matches_anything(edit.code) and _is(edit.code, item.value)
+                if item.arg == edit.name and (made or not any(_is(value, item.value) for value in wanted)):
+                    value = f"{edit.name}={_one_line(_normal(item.value))}"
+                    return f"line {node.lineno} passes {'this' if made else 'another'} {edit.name} already: {value}"
     return ""
+
+
+def _is(pattern: str, node: ast.expr) -> bool:
+    return any(match.nodes[0] is node for match in find(pattern, ast.Module([ast.Expr(node)], [])))
 
 
 def _closest(pattern: str, function: Function) -> tuple[float, _Candidate | None]:
@@ -160,7 +170,23 @@ def _closest(pattern: str, function: Function) -> tuple[float, _Candidate | None
         ratio = alike(sum(_weight_of(wanted[run.b : run.b + run.size]) for run in runs), tokens)
         if ratio > best:
             best, found = ratio, candidate
-    return (best if found else 0.0), found
+    return (best, found) if found else _with_a_name_alike(wanted, _candidates(function, len(parsed.body)))
+
+
+def _with_a_name_alike(wanted: Sequence[str], candidates: Iterable[_Candidate]) -> tuple[float, _Candidate | None]:
+    """Of candidates that are not alike otherwise the one that has a name most like one of `wanted`."""
+    names = [token for token in wanted if _is_telling(token)]
+    best, found = 0.0, None
+    for candidate in candidates:
+        for token in {*_tokens(candidate.text)} if names else ():
+            ratio = max(difflib.SequenceMatcher(None, token, name).ratio() for name in names) if _is_telling(token) else 0.0
+            if ratio >= _NAME_ALIKE and (found is None or (ratio, -len(candidate.text)) > (best, -len(found.text))):
+                best, found = ratio, candidate
+    return best * _WORTH_SHOWING, found
+
+
+def _is_telling(token: str) -> bool:
+    return token.isidentifier() and len(token) > 2 and not keyword.iskeyword(token) and token != "self"
 
 
 def _tokens(text: str) -> list[str]:
@@ -185,34 +211,6 @@ def _candidates(function: Function, size: int) -> Iterator[_Candidate]:
 
 def _normal(node: ast.AST) -> str:
     return ast.unparse(node)
-
-
-def _diff(pattern: str, found: str) -> str:
-    """From the pattern to what stands there, a line an argument where a line is long."""
-    one, two = as_written(_laid_out(ast.parse(python_of(pattern)))), _laid_out(ast.parse(found))
-    lines = [line.rstrip() for line in difflib.ndiff(one.splitlines(), two.splitlines()) if not line.startswith("?")]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], f"  ... {len(lines) - _MOST_LINES} more lines"]
-    return "\n".join(lines)
-
-
-def _laid_out(tree: ast.Module) -> str:
-    out: list[str] = []
-    for line in ast.unparse(tree).splitlines():
-        out.extend(_broken(line) if len(line) > 70 else [line])
-    return "\n".join(out)
-
-
-def _broken(line: str) -> Iterator[str]:
-    """A long line broken behind the commas of its outermost brackets."""
-    lead = line[: len(line) - len(line.lstrip())]
-    depth, at, first = 0, 0, True
-    for index, character in enumerate(line):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 1 and character in "([{," and character != line[index + 1 : index + 2]:
-            yield (line[at : index + 1] if first else lead + "    " + line[at : index + 1].strip()).rstrip()
-            at, first = index + 1, False
-    yield line[at:] if first else lead + "    " + line[at:].strip()
 
 
 def _one_line(text: str) -> str:

@@ -38,7 +38,11 @@ def applicability(patch: Patch, switched_off: Mapping[str, str], tested: Mapping
 def outcome_of(patch: Patch, done: Rewrite[Any], note: str, *, pending: bool, waiting: str = "") -> Outcome:
     """The outcome of a patch whose rewrite is `done`; `pending` if it is not in force yet, `waiting` says for what."""
     state = done.states[patch.name]
-    notes = [note, *(f"optional anchor not found: {pattern}" for pattern in done.missed.get(patch.name, ()))]
+    notes = [
+        note,
+        *done.others.get(patch.name, ()),
+        *(f"optional anchor not found: {pattern}" for pattern in done.missed.get(patch.name, ())),
+    ]
     if state == "native":
         notes.append(f"the release has it already, {done.native[patch.name]}")
     elif pending:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
+from .checks import (
+    check_code,
+    check_count,
+    check_name,
+    check_region,
+    check_target,
+    check_text,
+    listed,
+    matches_anything,
+    strings,
+    versions_in,
+)
+from .checks import specifier_of as specifier_of
 from .errors import InvalidPatch
-from .holes import completed, holes_in, is_header, python_of
-
-_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.([^\W\d]\w*))*")
+from .holes import holes_in
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,10 @@ class Anchor:
     def __post_init__(self) -> None:
         check_code(self.pattern, "pattern")
         for name in ("inside", "after", "before"):
-            pattern = getattr(self, name)
-            if pattern is not None:
-                header = name == "inside" and is_header(pattern)
-                check_code(completed(pattern) if header else pattern, name)
+            if getattr(self, name) is not None:
+                check_region(getattr(self, name), name)
+        for name in ("count", "at_least"):
+            check_count(getattr(self, name), name, self.pattern)
         if self.count is not None and self.at_least is not None:
             raise InvalidPatch("an anchor takes count= or at_least=, not both", where=self.pattern)
         least = self.count if self.count is not None else self.at_least
@@ -92,7 +99,7 @@ class Edit:
     def __post_init__(self) -> None:
         if self.action == "remove":
             return
-        check_code(self.code, self.action)
+        check_code(self.code, self.action, "eval" if self.action == "set_argument" else "exec")
         unbound = sorted(holes_in(self.code) - self.anchor.holes)
         if unbound:
             raise InvalidPatch(
@@ -101,7 +108,7 @@ class Edit:
                 nearest=f"{self.anchor.pattern!r} captures {', '.join(sorted(self.anchor.holes)) or 'nothing'}",
                 hint="capture it in the pattern, or write the code out",
             )
-        if self.action == "set_argument" and (not self.name.isidentifier() or keyword.iskeyword(self.name)):
+        if self.action == "set_argument" and not _names_argument(self.name):
             raise InvalidPatch(f"set_argument: {self.name!r} is not an argument name", where=self.anchor.pattern)
 
 
@@ -192,12 +199,10 @@ def every(pattern: str, *, accounted_by: str | Iterable[str] = ()) -> Every:
     Raises:
         InvalidPatch: a pattern is not Python, or matches anything.
     """
-    patterns = (accounted_by,) if isinstance(accounted_by, str) else tuple(accounted_by)
+    patterns = strings(accounted_by, "every: accounted_by")
     for item in (pattern, *patterns):
-        if not isinstance(item, str):
-            raise InvalidPatch(f"every: {item!r} is no pattern", hint="write code, such as every('do_truncation')")
         check_code(item, "every")
-    if pattern.strip() in holes_in(pattern):
+    if matches_anything(pattern):
         raise InvalidPatch("every: a hole alone matches everything", where=pattern, hint="name what must be accounted for")
     return Every(pattern, patterns)
 
@@ -211,12 +216,16 @@ def one_of(*edits: Edit) -> OneOf:
 
 def parameter(name: str, *, default: str) -> Parameter:
     """A keyword-only parameter `name=default`; `default` is code, evaluated once in the target's module."""
-    if not name.isidentifier() or keyword.iskeyword(name):
+    if not _names_argument(name):
         raise InvalidPatch(f"parameter: {name!r} is not a parameter name")
     check_code(default, "parameter default", mode="eval")
     if holes_in(default):
         raise InvalidPatch("a parameter's default has no pattern, so nothing captures its holes", where=default)
     return Parameter(name, default)
+
+
+def _names_argument(name: object) -> bool:
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
 
 
 def at_start(code: str) -> AtStart:
@@ -234,6 +243,10 @@ class Case:
     before: str = ""
     after: str = ""
     untouched: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("before", "after", "untouched"):
+            check_text(getattr(self, name), f"Case: {name}")
 
 
 @dataclass(frozen=True)
@@ -277,36 +290,39 @@ class Patch:
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),
     ) -> None:
-        if isinstance(edits, Change) or not isinstance(edits, Iterable):
-            raise InvalidPatch("edits is no list", patch=str(name), hint="write edits=[required(...).replace(...)]")
+        check_name(name)
         for attribute, value in (
             ("name", name),
             ("target", target),
-            ("edits", tuple(edits)),
-            ("versions", dict(versions or {})),
+            ("edits", listed(edits, "edits", name, "write edits=[required(...).replace(...)]")),
+            ("versions", versions_in(versions, name)),
             ("reason", reason),
             ("fixed_when", fixed_when),
-            ("cases", tuple(cases)),
-            ("before", (before,) if isinstance(before, str) else tuple(before)),
-            ("after", (after,) if isinstance(after, str) else tuple(after)),
+            ("cases", listed(cases, "cases", name, "write cases=[Case(before=..., after=...)]")),
+            ("before", strings(before, "before", name)),
+            ("after", strings(after, "after", name)),
         ):
             object.__setattr__(self, attribute, value)
         self._check()
 
     def _check(self) -> None:
-        if not self.name or any(not part for part in self.name.split(".")):
-            raise InvalidPatch(f"{self.name!r} is not a patch name", hint="use dotted words, such as 'trl.sft.collator'")
-        if not _TARGET.fullmatch(self.target):
-            raise InvalidPatch(f"{self.target!r} is not a target", patch=self.name, hint="write 'package.module:Class.method'")
+        check_target(self.target, self.name)
+        check_text(self.reason, "reason", self.name)
         if not self.edits:
             raise InvalidPatch("a patch needs at least one edit", patch=self.name)
         for edit in self.edits:
             if not isinstance(edit, Change):
                 raise InvalidPatch(f"{edit!r} is not an edit", patch=self.name, hint="see required(...) and its methods")
+        for case in self.cases:
+            if not isinstance(case, Case):
+                raise InvalidPatch(f"{case!r} is not a case", patch=self.name, hint="write Case(before=..., after=...)")
         if self.fixed_when is not None:
             check_code(self.fixed_when, "fixed_when")
-        for package, text in self.versions.items():
-            specifier_of(text, package, self.name)
+            if matches_anything(self.fixed_when):
+                raise InvalidPatch("fixed_when: a hole alone matches everything", patch=self.name, where=self.fixed_when)
+        for name in ("before", "after"):
+            if self.name in getattr(self, name):
+                raise InvalidPatch(f"{name}= names the patch itself", patch=self.name, hint="name the other patch")
 
     def __hash__(self) -> int:
         return hash((self.name, self.target))
@@ -327,29 +343,10 @@ class Patch:
         return self.target.partition(":")[2]
 
 
-def specifier_of(text: str, package: str, patch: str) -> SpecifierSet:
-    """The PEP 440 range `text`; raises InvalidPatch naming the package and the text."""
-    try:
-        return SpecifierSet(text, prereleases=True)
-    except InvalidSpecifier:
-        raise InvalidPatch(
-            f"versions[{package!r}] = {text!r} is not a PEP 440 range", patch=patch, hint="write such as '>=4.57,<5.9'"
-        ) from None
-
-
-def check_code(code: str, what: str, mode: str = "exec") -> None:
-    """Raise InvalidPatch unless `code`, its holes filled, is Python."""
-    text = python_of(code)
-    if not text.strip():
-        raise InvalidPatch(f"{what} is empty", hint="write Python code")
-    try:
-        tree = ast.parse(text, mode=mode)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise InvalidPatch(
-            f"{what} is not Python: {getattr(error, 'msg', error)}" + (f" (line {line})" if line else ""),
-            where=code,
-            hint="holes are $NAME and $$$NAME in capitals; everything else is plain Python",
-        ) from None
-    if not getattr(tree, "body", True):
-        raise InvalidPatch(f"{what} holds no code, only comments", where=code, hint="write Python code")
+def patches_in(value: object) -> tuple[Patch, ...]:
+    """One patch or several, as a tuple; raises InvalidPatch for anything else."""
+    items = (value,) if isinstance(value, Patch) else listed(value, "patches", "", "give a Patch, or a list of them")
+    for item in items:
+        if not isinstance(item, Patch):
+            raise InvalidPatch(f"{item!r} is not a patch", hint="give a Patch, or a list of them")
+    return tuple(item for item in items if isinstance(item, Patch))

@@ -60,7 +60,7 @@ def first_line(node: ast.AST) -> int:
 @functools.lru_cache(maxsize=512)
 def _parsed(pattern: str) -> ast.expr | tuple[ast.stmt, ...]:
     body = ast.parse(python_of(pattern)).body
-    if len(body) == 1 and isinstance(body[0], ast.Expr) and _many_in(body[0]) is None:
+    if len(body) == 1 and isinstance(body[0], ast.Expr) and many_in(body[0]) is None:
         return body[0].value
     return tuple(body)
 
@@ -100,6 +100,11 @@ def find_headers(header: str, function: ast.AST, bound: Occurrences | None = Non
     return sorted(found, key=lambda match: position(match.nodes[0]))
 
 
+def matches_all(pattern: Sequence[ast.stmt], statements: Sequence[ast.stmt]) -> bool:
+    """Whether a parsed pattern is exactly these statements."""
+    return _sequence(pattern, statements, {}) is not None
+
+
 def tells(pattern: str) -> bool:
     """Whether finding `pattern` says something: a lone name, constant, hole or `return None` stands in many a function."""
     parsed = _parsed(pattern)
@@ -117,13 +122,10 @@ def position(node: ast.AST) -> tuple[int, int]:
 
 
 def _find_in_block(pattern: tuple[ast.stmt, ...], block: list[ast.stmt], bound: Occurrences) -> Iterator[Match]:
-    open_ended = any(_many_in(statement) for statement in pattern)
     for start in range(len(block)):
-        sizes = range(1, len(block) - start + 1) if open_ended else (len(pattern),)
-        for size in sizes:
-            window = block[start : start + size]
-            if len(window) == size and (bindings := _sequence(pattern, window, bound)) is not None:
-                yield Match(tuple(window), bindings, block)
+        for bindings, size in _prefixes(pattern, block[start:], bound):
+            if size:  # the shortest run that fits
+                yield Match(tuple(block[start : start + size]), bindings, block)
                 break
 
 
@@ -148,7 +150,7 @@ def _node(pattern: ast.AST, node: ast.AST, bindings: Occurrences) -> Occurrences
         return bindings if same else None
     if isinstance(pattern, ast.Call):
         return _call(pattern, node, bindings)  # type: ignore[arg-type]
-    if isinstance(pattern, ast.arguments) and (many := _many_parameters(pattern)):
+    if isinstance(pattern, ast.arguments) and (many := many_parameters(pattern)):
         return _bind(many, (node,), bindings)
     return _fields(pattern, node, bindings, _IGNORED)
 
@@ -164,7 +166,7 @@ def _fields(pattern: ast.AST, node: ast.AST, bindings: Occurrences, ignored: set
     return bindings
 
 
-def _many_parameters(pattern: ast.arguments) -> str | None:
+def many_parameters(pattern: ast.arguments) -> str | None:
     """The `$$$X` that a parameter list consists of, or None."""
     alone = [argument.arg for argument in ast.walk(pattern) if isinstance(argument, ast.arg)]
     return many_of(alone[0]) if len(alone) == 1 and len(pattern.args) == 1 else None
@@ -180,7 +182,7 @@ def _field(wanted: object, given: object, bindings: Occurrences) -> Occurrences 
     return bindings if type(wanted) is type(given) and wanted == given else None
 
 
-def _many_in(item: object) -> str | None:
+def many_in(item: object) -> str | None:
     """The `$$$X` that an element of a sequence consists of, or None."""
     if isinstance(item, ast.Expr):
         item = item.value
@@ -188,23 +190,36 @@ def _many_in(item: object) -> str | None:
 
 
 def _sequence(pattern: Sequence[object], items: Sequence[object], bindings: Occurrences) -> Occurrences | None:
-    if not pattern:
-        return bindings if not items else None
-    many = _many_in(pattern[0])
-    if many is None:
-        if not items or (found := _field(pattern[0], items[0], bindings)) is None:
-            return None
-        return _sequence(pattern[1:], items[1:], found)
-    for size in range(len(items) + 1):
-        held = _bind(many, tuple(item for item in items[:size] if isinstance(item, ast.AST)), bindings)
-        if held is not None and (found := _sequence(pattern[1:], items[size:], held)) is not None:
-            return found
-    return None
+    """Bindings extended so that `pattern` is all of `items`, or None."""
+    return next((found for found, _ in _prefixes(pattern, items, bindings, whole=True)), None)
+
+
+def _prefixes(
+    pattern: Sequence[object], items: Sequence[object], bindings: Occurrences, *, whole: bool = False
+) -> Iterator[tuple[Occurrences, int]]:
+    """The ways in which `pattern` fits the first of `items` (`whole`: all of them), and how many these are; shortest first."""
+    at = 0
+    while at < len(pattern) and many_in(pattern[at]) is None:
+        if at == len(items) or (found := _field(pattern[at], items[at], bindings)) is None:
+            return
+        bindings, at = found, at + 1
+    if at == len(pattern):
+        if not whole or at == len(items):
+            yield bindings, at
+        return
+    many, rest = many_in(pattern[at]), pattern[at + 1 :]
+    assert many is not None
+    most = len(items) - at - sum(1 for item in rest if many_in(item) is None)
+    for size in range(most if whole and not rest else 0, most + 1):
+        held = _bind(many, tuple(item for item in items[at : at + size] if isinstance(item, ast.AST)), bindings)
+        if held is not None:
+            for found, more in _prefixes(rest, items[at + size :], held, whole=whole):
+                yield found, at + size + more
 
 
 def _call(pattern: ast.Call, node: ast.Call, bindings: Occurrences) -> Occurrences | None:
     """Match a call: positionals in order, keywords in any order; `$$$X` also takes every unlisted keyword and `**kw`."""
-    many = next((name for item in pattern.args if (name := _many_in(item))), "")
+    many = next((name for item in pattern.args if (name := many_in(item))), "")
     # What `$$$X` holds is known only when the keywords are matched; until then an earlier capture of that name is set aside.
     earlier = {many: bindings[many]} if many in bindings else {}
     found = _node(pattern.func, node.func, {hole: held for hole, held in bindings.items() if hole != many})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import PatchError
-from .installed import read_source, spec_of
+from .installed import ModuleSource, read_source, spec_of
 from .outcomes import applicability, outcome_of
 from .patch import Patch
 from .prepare import dry_run
@@ -33,21 +34,62 @@ class Preview:
 def preview(
     patches: Sequence[Patch], *, switched_off: Mapping[str, str] | None = None, tested: Mapping[str, str] | None = None
 ) -> list[Preview]:
-    """Each patch on its own, on the source as it is installed."""
-    return [_preview(patch, switched_off or {}, tested or {}) for patch in patches]
+    """Each patch on its own, on the source as it is installed; one that conflicts with another of them fails."""
+    found: dict[Patch, Preview] = {}
+    fitting: dict[str, list[Patch]] = {}
+    for patch in patches:
+        outcome = _applicability(patch, switched_off or {}, tested or {})
+        found[patch] = Preview(patch, outcome)
+        if outcome.state == "applied":
+            fitting.setdefault(patch.module, []).append(patch)
+    for module, chosen in fitting.items():
+        try:
+            spec = spec_of(module)
+            assert spec is not None, "a patch is for what is installed"
+            source = read_source(spec)
+        except PatchError as error:
+            found.update({patch: Preview(patch, failed(patch, error)) for patch in chosen})
+            continue
+        for patch, done in zip(chosen, tried(source, chosen), strict=True):
+            if isinstance(done, PatchError):
+                found[patch] = Preview(patch, failed(patch, done), source.path)
+            else:
+                outcome = outcome_of(patch, done, found[patch].outcome.detail, pending=True)
+                found[patch] = Preview(patch, outcome, source.path, done)
+    return [found[patch] for patch in patches]
 
 
-def _preview(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Preview:
-    path = ""
+def tried(source: ModuleSource, patches: Sequence[Patch]) -> list[Rewrite[bytes] | PatchError]:
+    """The rewrite that each patch makes of a module by itself, or why it does not fit, alone or beside the others."""
+    found = [_alone(source, patch) for patch in patches]
+    fitting = [number for number, done in enumerate(found) if not isinstance(done, PatchError)]
+    while len(fitting) > 1:
+        try:
+            dry_run(source, [patches[number] for number in fitting])
+            break
+        except PatchError as error:
+            named = [number for number in fitting if patches[number].name == error.patch]
+            culprit = (named or fitting)[-1]
+            found[culprit] = error
+            fitting.remove(culprit)
+    return found
+
+
+def failed(patch: Patch, error: PatchError) -> Outcome:
+    """The outcome of a patch that does not fit; the error is a copy, since one error may be that of several patches."""
+    error = copy.copy(error).about(patch=patch.name, target=patch.target)
+    return Outcome(patch.name, patch.target, "failed", error.what, error=error)
+
+
+def _alone(source: ModuleSource, patch: Patch) -> Rewrite[bytes] | PatchError:
     try:
-        outcome = applicability(patch, switched_off, tested)
-        spec = spec_of(patch.module) if outcome.state == "applied" else None
-        if spec is None:
-            return Preview(patch, outcome)
-        source = read_source(spec)
-        path = source.path
-        done = dry_run(source, [patch])
+        return dry_run(source, [patch])
     except PatchError as error:
-        error.about(patch=patch.name, target=patch.target, file=path)
-        return Preview(patch, Outcome(patch.name, patch.target, "failed", error.what, error=error), path)
-    return Preview(patch, outcome_of(patch, done, outcome.detail, pending=True), path, done)
+        return error
+
+
+def _applicability(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Outcome:
+    try:
+        return applicability(patch, switched_off, tested)
+    except PatchError as error:
+        return failed(patch, error)

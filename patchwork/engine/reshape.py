@@ -34,11 +34,19 @@ def write_out(source: Source, function: ast.AST, node: ast.stmt) -> Source:
         SourceUnavailable: libcst cannot read these lines.
         InvalidResult: writing them out would change their meaning.
     """
-    first, last, open_elif = _lines_around(source, function, node)
+    first, last = _lines_around(source, function, node)
     start, end = source.line_start(first), source.line_start(last + 1)
     chunk = source.text[start:end]
-    text = source.text[:start] + _written_out(chunk, source, open_elif) + source.text[end:]
-    after = Source(text)
+    is_elif = source.text.startswith("elif", source.span(node)[0])
+    text = source.text[:start] + _written_out(chunk, source, node.lineno - first + 1 if is_elif else 0) + source.text[end:]
+    try:
+        after = Source(text)
+    except SourceUnavailable as error:  # the source was Python: too many levels of indentation
+        raise InvalidResult(
+            f"these lines cannot be written one statement a line: {error.what.rpartition(': ')[2]}",
+            where=f"lines {first}-{last}",
+            hint="anchor a statement that stands on its own line",
+        ) from None
     if shape(after.tree) != shape(source.tree):
         raise InvalidResult(
             "these lines cannot be written one statement a line without a change of meaning",
@@ -48,14 +56,13 @@ def write_out(source: Source, function: ast.AST, node: ast.stmt) -> Source:
     return after
 
 
-def _lines_around(source: Source, function: ast.AST, node: ast.stmt) -> tuple[int, int, bool]:
+def _lines_around(source: Source, function: ast.AST, node: ast.stmt) -> tuple[int, int]:
     """The smallest range of whole lines that holds `node`, its neighbours on those lines, and their header where it is there too.
 
-    The last value says whether an `elif` has to become an `else` with an `if` inside.
+    What is read on its own begins with an `if`: the range of an `elif` is that of the whole chain.
     """
     parents = {id(child): parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
     first, last = first_line(node), node.end_lineno or node.lineno
-    open_elif = False
     while True:
         block = next(b for b in blocks(function) if any(item is node for item in b))
         first, last = _joined(source, first, last)
@@ -69,11 +76,10 @@ def _lines_around(source: Source, function: ast.AST, node: ast.stmt) -> tuple[in
         shares_header = source.before_on_line(source.span(block[0])[0], begin).strip() != "" or source.continues(begin)
         is_elif = re.match(r"\s*elif\b", source.lines[first - 1]) is not None
         if owner is None or not (shares_header or is_elif):
-            return first, last, open_elif
-        open_elif = open_elif or is_elif
+            return first, last
         first, last = min(first, first_line(owner)), max(last, owner.end_lineno or owner.lineno)
         if owner is function:
-            return first, last, open_elif
+            return first, last
         node = owner
 
 
@@ -86,10 +92,14 @@ def _joined(source: Source, first: int, last: int) -> tuple[int, int]:
     return first, last
 
 
-def _written_out(chunk: str, source: Source, open_elif: bool) -> str:
+def _written_out(chunk: str, source: Source, elif_line: int) -> str:
+    """The lines written out; the `elif` at a line of theirs (from 1; 0 for none) becomes an `else` with an `if` inside."""
     import libcst
+    from libcst.metadata import MetadataWrapper, PositionProvider
 
     class WriteOut(libcst.CSTTransformer):
+        METADATA_DEPENDENCIES = (PositionProvider,)
+
         def leave_SimpleStatementLine(
             self, original_node: libcst.SimpleStatementLine, updated_node: libcst.SimpleStatementLine
         ) -> libcst.SimpleStatementLine | libcst.FlattenSentinel[libcst.SimpleStatementLine]:
@@ -106,7 +116,9 @@ def _written_out(chunk: str, source: Source, open_elif: bool) -> str:
 
         def leave_If(self, original_node: libcst.If, updated_node: libcst.If) -> libcst.If:
             branch = updated_node.orelse
-            if not (open_elif and isinstance(branch, libcst.If)):
+            if not isinstance(branch, libcst.If) or original_node.orelse is None:
+                return updated_node
+            if self.get_metadata(PositionProvider, original_node.orelse).start.line != elif_line + indented:
                 return updated_node
             inner = branch.with_changes(leading_lines=[])
             return updated_node.with_changes(
@@ -124,7 +136,7 @@ def _written_out(chunk: str, source: Source, open_elif: bool) -> str:
         raise SourceUnavailable(
             f"libcst cannot read these lines: {error.message}", where=chunk, hint="anchor a statement on its own line"
         ) from None
-    code = module.visit(WriteOut()).code
+    code = MetadataWrapper(module).visit(WriteOut()).code
     return code[len(header) :] if indented else code
 
 

@@ -9,19 +9,28 @@ from __future__ import annotations
 import ast
 import difflib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from .accounting import check_accounted
-from .errors import AnchorAmbiguous, CaptureRebound, InvalidResult, PartlyNative, PatchConflict, PatchError, TargetMissing
+from .errors import (
+    AnchorAmbiguous,
+    AnchorMissing,
+    CaptureRebound,
+    InvalidResult,
+    PartlyNative,
+    PatchConflict,
+    PatchError,
+    TargetMissing,
+)
 from .locate import Function, alone, definitions, functions, starts_at
 from .narrowing import places
 from .nearest import missing
 from .ordering import ordered
 from .patch import Anchor, AtStart, Change, Edit, Every, OneOf, Parameter, Patch
 from .pattern import Match, blocks, find, first_line, shape
-from .rebinding import check_captures
+from .rebinding import Made, Use, check_captures, check_edits
 from .reshape import NeedsLines, write_out
 from .splicing import Splice, apply_splices, splice_edit, splice_parameter, splice_start
 from .standing import has_default, stands, starts_with, told
@@ -51,6 +60,7 @@ class Rewrite(Generic[Text]):
         states: by patch name, "applied" or "native" (the source already has what the patch makes).
         missed: by patch name, the patterns of optional anchors that matched nowhere.
         native: by patch name, where the source has what the patch makes, if it has.
+        others: by patch name, the definitions of the target that it does not fit, where it fits one of several.
     """
 
     before: Text
@@ -59,6 +69,7 @@ class Rewrite(Generic[Text]):
     states: Mapping[str, str]
     missed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     native: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def diff(self) -> str:
@@ -94,7 +105,7 @@ def rewrite_module(
     """The same for bytes that are parsed already, as `source`; the result is given parsed, too."""
     done, after = _rewritten(source, patches, lines)
     text = data if after is source else encode(done.source, decode(data)[1])
-    return Rewrite(data, text, done.edits, done.states, done.missed, done.native), after
+    return Rewrite(data, text, done.edits, done.states, done.missed, done.native, done.others), after
 
 
 def _rewritten(first: Source, patches: Sequence[Patch], lines: Mapping[str, int] | None) -> tuple[Rewrite[str], Source]:
@@ -134,7 +145,8 @@ class _Plan:
 
     `kept`: optional changes that stand; `anchored`: a required anchor matches; `fixed`: where the patch's `fixed_when` does;
     `unfit`: the first statement that must be written out before its splice can be made; `rebound`: captures that an edit may not
-    use; `guards`: completeness checks to run.
+    use; `captures`: what each edit reads and binds; `guards`: completeness checks to run; `beside`: code that this and other
+    patches insert.
     A near miss is searched for only when it is going to be told, so `absent` holds what makes the error.
     """
 
@@ -147,49 +159,129 @@ class _Plan:
     missed: list[str] = field(default_factory=list)
     anchored: bool = False
     fixed: str = ""
+    captures: list[tuple[list[Use], Made]] = field(default_factory=list)
     unfit: _Reshape | None = None
+    beside: Sequence[str] = ()
 
     @property
     def todo(self) -> bool:
         return bool(self.splices) or self.unfit is not None
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """What one patch comes to: the plans of the definitions that it fits, and why it does not fit the others."""
+
+    state: str
+    plans: tuple[_Plan, ...]
+    others: tuple[str, ...]
+
+
 def _rewrite(
     first: Source, source: Source, patches: Sequence[Patch], meant: Mapping[str, int] | None
 ) -> tuple[Rewrite[str], Source]:
-    states: dict[str, str] = {}
-    missed: dict[str, tuple[str, ...]] = {}
-    native: dict[str, str] = {}
-    made: list[tuple[Splice, str, str]] = []
-    unfit: list[_Reshape] = []
-    for patch in patches:
-        try:
-            plans = [_plan(patch, source, function) for function in _targets(patch, source, meant)]
-            state = {_state(patch, plan) for plan in plans}
-            if len(state) > 1:
-                raise PartlyNative("one definition of the target is repaired and another is not")
-        except PatchError as error:
-            raise error.about(patch=patch.name, target=patch.target) from None
-        states[patch.name] = state.pop()
-        missed[patch.name] = tuple(pattern for plan in plans for pattern in plan.missed)
-        if states[patch.name] == "native":
-            native[patch.name] = next(place for plan in plans for place in (plan.fixed, *plan.standing, *plan.kept) if place)
-        if states[patch.name] == "applied":
-            made.extend((splice, anchor, patch.name) for plan in plans for splice, anchor in plan.splices)
-            unfit.extend(plan.unfit for plan in plans if plan.unfit is not None)
-    if unfit:  # what is wrong with a patch has been told by now, with the lines of the source as it was
-        raise unfit[0]
-    made = [(replace(splice, line=_line_before(splice.line, source, first)), anchor, name) for splice, anchor, name in made]
+    verdicts = {patch.name: _verdict(patch, source, meant, patches) for patch in patches}
+    applied = [(patch, verdicts[patch.name]) for patch in patches if verdicts[patch.name].state == "applied"]
+    for _, verdict in applied:
+        for plan in verdict.plans:
+            if plan.unfit is not None:  # what is wrong with a patch has been told by now, with the lines of the source as it was
+                raise plan.unfit
+    made = [
+        (replace(splice, line=_line_before(splice.line, source, first)), anchor, patch.name)
+        for patch, verdict in applied
+        for plan in verdict.plans
+        for splice, anchor in plan.splices
+    ]
     _refuse_overlaps(made)
+    _check_captures(applied)
     try:
         after = _spliced(source, [splice for splice, _, _ in made]) if made else first
     except PatchError as error:
         culprit = _culprit(source, patches, made)
         raise error.about(patch=culprit.name, target=culprit.target) from None
+    _refuse_unsettled(after, patches, meant)
     made.sort(key=lambda item: item[0].start)
     edits = tuple(AppliedEdit(name, splice.action, splice.line, anchor) for splice, anchor, name in made)
-    found = {name: patterns for name, patterns in missed.items() if patterns}
-    return Rewrite(first.text, after.text, edits, states, found, native), after
+    states = {name: verdict.state for name, verdict in verdicts.items()}
+    missed = {name: patterns for name, verdict in verdicts.items() if (patterns := _missed(verdict))}
+    native = {name: _standing(verdict) for name, verdict in verdicts.items() if verdict.state == "native"}
+    others = {name: verdict.others for name, verdict in verdicts.items() if verdict.others}
+    return Rewrite(first.text, after.text, edits, states, missed, native, others), after
+
+
+def _verdict(patch: Patch, source: Source, meant: Mapping[str, int] | None, patches: Sequence[Patch]) -> _Verdict:
+    beside = [code for other in patches if other.qualname == patch.qualname for code in _inserted_by(other)]
+    plans: list[_Plan] = []
+    states: set[str] = set()
+    misfits: list[tuple[Function, AnchorMissing]] = []
+    try:
+        found = _targets(patch, source, meant)
+        for function in found:
+            plan = _plan(patch, source, function, beside)
+            try:
+                states.add(_state(patch, plan))
+            except AnchorMissing as error:
+                misfits.append((function, error))
+            else:
+                plans.append(plan)
+        if not plans:
+            nearest = next((error for _, error in misfits if error.diff), misfits[0][1])
+            nearest.what += f" (in none of the {len(found)} definitions)" if len(found) > 1 else ""
+            raise nearest
+        if len(states) > 1:
+            raise PartlyNative("one definition of the target is repaired and another is not")
+    except PatchError as error:
+        raise error.about(patch=patch.name, target=patch.target) from None
+    others = tuple(f"does not fit the definition at line {starts_at(function)}: {error.what}" for function, error in misfits)
+    return _Verdict(states.pop(), tuple(plans), others)
+
+
+def _check_captures(applied: Sequence[tuple[Patch, _Verdict]]) -> None:
+    """Raise CaptureRebound where one edit binds what another, of the same patch or not, reads later."""
+    edits = [(patch, uses, made) for patch, verdict in applied for plan in verdict.plans for uses, made in plan.captures]
+    for patch, uses, own in edits:
+        try:
+            check_edits(
+                uses, [(made, other.name) for other, _, made in edits if made is not own and other.target == patch.target]
+            )
+        except CaptureRebound as error:
+            raise error.about(patch=patch.name, target=patch.target) from None
+
+
+def _inserted_by(patch: Patch) -> Iterator[str]:
+    """The code that a patch puts beside what is there."""
+    for change in patch.edits:
+        for part in change.edits if isinstance(change, OneOf) else (change,):
+            if isinstance(part, AtStart) or (isinstance(part, Edit) and part.action.startswith("insert")):
+                yield part.code
+
+
+def _missed(verdict: _Verdict) -> tuple[str, ...]:
+    """The optional anchors that are in none of the definitions."""
+    everywhere = [set(plan.missed) for plan in verdict.plans]
+    return tuple(dict.fromkeys(item for plan in verdict.plans for item in plan.missed if all(item in one for one in everywhere)))
+
+
+def _standing(verdict: _Verdict) -> str:
+    return next(place for plan in verdict.plans for place in (plan.fixed, *plan.standing, *plan.kept) if place)
+
+
+def _refuse_unsettled(after: Source, patches: Sequence[Patch], meant: Mapping[str, int] | None) -> None:
+    """Raise InvalidResult if the patches would change their own result once more: then nothing tells before from after."""
+    try:
+        again = [(patch, _verdict(patch, after, meant, patches)) for patch in patches]
+    except PatchError:
+        return  # a second rewrite is refused
+    for patch, verdict in again:
+        if verdict.state == "applied" and any(plan.todo for plan in verdict.plans):
+            lines = [f"line {splice.line}: {splice.action}" for plan in verdict.plans for splice, _ in plan.splices]
+            raise InvalidResult(
+                "the edits would change their own result again",
+                patch=patch.name,
+                target=patch.target,
+                where=f"in the result, {lines[0]}" if lines else "",
+                hint="write more of the code out in the anchor, or say with fixed_when= what the result looks like",
+            )
 
 
 def _line_before(line: int, source: Source, first: Source) -> int:
@@ -258,8 +350,8 @@ def _state(patch: Patch, plan: _Plan) -> str:
     return "native" if plan.standing or (plan.kept and not plan.todo) else "applied"
 
 
-def _plan(patch: Patch, source: Source, function: Function) -> _Plan:
-    plan = _Plan()
+def _plan(patch: Patch, source: Source, function: Function, beside: Sequence[str]) -> _Plan:
+    plan = _Plan(beside=beside)
     for change in patch.edits:
         try:
             _plan_change(change, source, function, patch, plan)
@@ -284,7 +376,7 @@ def _plan_change(change: Change, source: Source, function: Function, patch: Patc
         else:
             plan.splices.append((splice_parameter(change, source, function), ""))
     elif isinstance(change, AtStart):
-        if starts_with(function.body, change.code):
+        if starts_with(function.body, change.code, plan.beside):
             plan.standing.append(told(first_line(function.body[0]), change.code))
         else:
             plan.splices.append((splice_start(change, source, function), ""))
@@ -314,7 +406,7 @@ def _plan_one_of(change: OneOf, source: Source, function: Function, patch: Patch
 
 def _plan_edit(anchor: Anchor, edit: Edit | None, source: Source, function: Function, patch: Patch, plan: _Plan) -> None:
     matches = places(anchor, function)
-    if edit is not None and (there := stands(edit, matches, source, function)):
+    if edit is not None and (there := stands(edit, matches, source, function, plan.beside)):
         (plan.standing if anchor.required else plan.kept).append(there)
         return
     if not matches:
@@ -328,9 +420,11 @@ def _plan_edit(anchor: Anchor, edit: Edit | None, source: Source, function: Func
     for match in matches if edit is not None else ():
         assert edit is not None
         try:
-            check_captures(edit, match, function)
+            uses, made = check_captures(edit, match, function)
         except CaptureRebound as error:
             plan.rebound.append(error)
+        else:
+            plan.captures.append((uses, made))
         plan.splices.append((splice_edit(edit, match, source, function), anchor.pattern))
 
 
@@ -353,14 +447,17 @@ def _check_count(anchor: Anchor, matches: list[Match]) -> None:
 
 def _refuse_overlaps(made: list[tuple[Splice, str, str]]) -> None:
     ordered = sorted(made, key=lambda item: (item[0].start, item[0].end))
-    for (one, _, first), (two, _, second) in itertools.pairwise(ordered):
-        if two.start < one.end or (two.start == one.start and one.end > one.start and two.end > two.start):
-            raise PatchConflict(
-                f"{first} and {second} change the same code" if first != second else "two of its edits change the same code",
-                patch=first,
-                where=f"lines {one.line} ({one.action}) and {two.line} ({two.action})",
-                hint="leave one out with exclude=, or let one patch make both changes",
-            )
+    for (one, anchor, first), (two, other, second) in itertools.combinations(ordered, 2):
+        if not one.excludes(two):
+            continue
+        who, hint = f"{first} and {second}", "leave one out with exclude=, or let one patch make both changes"
+        if first == second:
+            who, hint = "two of its edits", "let one edit make both changes"
+        what = f"{who} add {two.adds} there" if one.repeats(two) else f"{who} change the same code"
+        if (first, anchor, one.action) == (second, other, two.action) and two.end < one.end:
+            what = f"matches of one anchor lie in each other: {anchor}"
+            hint = "write more of the code around the one that is meant, or narrow with inside=, after= or before="
+        raise PatchConflict(what, patch=first, where=f"lines {one.line} ({one.action}) and {two.line} ({two.action})", hint=hint)
 
 
 def _spliced(source: Source, splices: list[Splice]) -> Source:

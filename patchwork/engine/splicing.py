@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from .errors import InvalidResult
-from .filling import argument_value, fill
+from .filling import argument_value, expression_of, fill
 from .holes import python_of
 from .locate import Function
 from .patch import AtStart, Edit, Parameter
@@ -24,8 +24,9 @@ class Splice:
     """`text[start:end]` gives way to `text`. `guarded` is the same in parentheses, where that may be needed.
 
     `inserted` is the code of whole statements that the result must contain. `following` is the text where a splice of that kind
-    stands at the same place already. `taken`, of a removal: the block (where it begins), how many statements it holds, and how
-    many go; `alone` is the text where nothing is left of it.
+    stands at the same place already. `adds` is the name that there may be once. `block` is where the block of the statements
+    concerned begins; `taken`, of a removal: how many statements the block holds, and how many go; `alone` is the text where
+    nothing is left of it.
     """
 
     start: int
@@ -36,8 +37,22 @@ class Splice:
     guarded: str | None = None
     inserted: str = ""
     following: str | None = None
-    taken: tuple[int, int, int] | None = None
+    block: int = -1
+    taken: tuple[int, int] | None = None
     alone: str = ""
+    adds: str = ""
+
+    def repeats(self, other: Splice) -> bool:
+        """Whether two splices add the same parameter, or argument of one call."""
+        return self.adds != "" and (self.start, self.adds) == (other.start, other.adds)
+
+    def excludes(self, other: Splice) -> bool:
+        """Whether two splices, this one not the later of them, cannot both be made."""
+        same = (self.start, self.end) == (other.start, other.end)
+        if self.repeats(other) or (other.start < self.end and not (self.following and other.following and same)):
+            return True
+        # What goes behind the last statement of a block lies behind what takes the block as a whole, too.
+        return self.start < other.block < self.end and self.block != other.block
 
 
 def apply_splices(text: str, splices: Iterable[Splice], guarded: frozenset[int] = frozenset()) -> str:
@@ -45,13 +60,12 @@ def apply_splices(text: str, splices: Iterable[Splice], guarded: frozenset[int] 
     ordered = sorted(enumerate(splices), key=lambda item: (*_order(item[1]), item[0]))
     out: list[str] = []
     at, joins = 0, -1
-    left = {splice.taken[0]: splice.taken[1] for _, splice in ordered if splice.taken is not None}
+    left = {splice.block: splice.taken[0] for _, splice in ordered if splice.taken is not None}
     for index, splice in ordered:
         out.append(text[at : splice.start])
         if splice.taken is not None:
-            block, _, taken = splice.taken
-            left[block] -= taken
-            out.append(splice.text if left[block] else splice.alone)
+            left[splice.block] -= splice.taken[1]
+            out.append(splice.text if left[splice.block] else splice.alone)
         elif splice.following is not None and joins == splice.start:
             out.append(splice.following)
         else:
@@ -87,17 +101,16 @@ def splice_edit(edit: Edit, match: Match, source: Source, function: Function) ->
         return _set_argument(edit, match, source)
     if edit.action == "replace" and match.block is None and _is_expression(edit.code):
         start, end = source.span(match.nodes[0])
-        code = _in_newlines(fill(edit.code, match.bindings, source), source)
+        code = _in_newlines(fill(expression_of(python_of(edit.code)), match.bindings, source), source)
         return Splice(start, end, code, match.line, edit.action, guarded=f"({code})")
-    statements, block = _statements(edit, match, function)
+    statements, block = statements_of(edit, match, function)
     if edit.action == "remove":
         return _remove(statements, block, source)
     before = edit.action != "insert_after"
     place = statements[0] if before else statements[-1]
     code = fill(_in_unit(edit.code, place, source), match.bindings, source)
-    if edit.action == "replace":
-        return _replace(statements, code, source)
-    return insert(place, code, source, before=before)
+    done = _replace(statements, code, source) if edit.action == "replace" else insert(place, code, source, before=before)
+    return replace(done, block=source.start(block[0]))
 
 
 def _require_position(node: ast.AST, source: Source) -> None:
@@ -141,10 +154,10 @@ def splice_parameter(change: Parameter, source: Source, function: Function) -> S
     if arguments.kwarg is not None:
         start, _ = source.span(arguments.kwarg)
         start = source.text.rindex("**", 0, start)
-        return Splice(start, start, f"{star}{text}, ", function.lineno, "parameter", following=f"{text}, ")
+        return Splice(start, start, f"{star}{text}, ", function.lineno, "parameter", following=f"{text}, ", adds=change.name)
     end, last = end_of_list(source.text, _parameters_at(source, function))
     lead = {"(": "", ",": " "}.get(last, ", ")
-    return Splice(end, end, lead + star + text, function.lineno, "parameter", following=f", {text}")
+    return Splice(end, end, lead + star + text, function.lineno, "parameter", following=f", {text}", adds=change.name)
 
 
 def _parameters_at(source: Source, function: Function) -> int:
@@ -168,15 +181,6 @@ def insert(statement: ast.stmt, code: str, source: Source, *, before: bool) -> S
     if not after.endswith(("\n", "\r")):
         lines = source.newline + lines.removesuffix(source.newline)
     return Splice(at, at, lines, line, "insert_after", inserted=code)
-
-
-def is_inserted(edit: Edit, match: Match, source: Source, function: Function) -> bool:
-    """Whether the statements that an insert would add stand beside the match already."""
-    statements, block = _statements(edit, match, function)
-    wanted = ast.parse(fill(edit.code, match.bindings, source)).body
-    start = next(index for index, item in enumerate(block) if item is statements[0])
-    start = start - len(wanted) if edit.action == "insert_before" else start + len(statements)
-    return start >= 0 and shape(block[start : start + len(wanted)]) == shape(wanted)
 
 
 def _on_own_lines(statement: ast.stmt, source: Source) -> tuple[str, int, str]:
@@ -206,14 +210,14 @@ def _remove(statements: list[ast.stmt], block: list[ast.stmt], source: Source) -
     _, _, after = _on_own_lines(statements[-1], source)
     start = source.line_start(first)
     _, end = source.span(statements[-1])
-    taken = (source.start(block[0]), len(block), len(statements))
+    begin, taken = source.start(block[0]), (len(block), len(statements))
     if after.strip():  # a comment behind the statement stays, on a line of its own
         space = after[: len(after) - len(after.lstrip())]
-        return Splice(start + len(lead), end + len(space), "", first, "remove", taken=taken, alone="pass" + space)
-    return Splice(start, end + len(after), "", first, "remove", taken=taken, alone=f"{lead}pass{after}")
+        return Splice(start + len(lead), end + len(space), "", first, "remove", block=begin, taken=taken, alone="pass" + space)
+    return Splice(start, end + len(after), "", first, "remove", block=begin, taken=taken, alone=f"{lead}pass{after}")
 
 
-def _statements(edit: Edit, match: Match, function: Function) -> tuple[list[ast.stmt], list[ast.stmt]]:
+def statements_of(edit: Edit, match: Match, function: Function) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """The statements that an edit acts on and the block that holds them."""
     if match.block is not None:
         return [node for node in match.nodes if isinstance(node, ast.stmt)], match.block
@@ -269,14 +273,17 @@ def _set_argument(edit: Edit, match: Match, source: Source) -> Splice:
         if keyword.arg == edit.name:
             start, end = source.span(keyword.value)
             return Splice(start, end, code, match.line, "set_argument", guarded=f"({code})")
+    text = f"{edit.name}={code}"
     items = sorted([*call.args, *call.keywords], key=position)
-    if len(items) == 1 and isinstance(items[0], ast.GeneratorExp):
-        start, end = source.span(items[0])
-        if end == source.span(call)[1]:  # the call's own parentheses are the generator's
-            return Splice(start, end, f"({source.text[start:end]}, {edit.name}={code})", match.line, "set_argument")
-    end, last = end_of_list(source.text, source.span(call.func)[1])
-    text = {"(": "", ",": " "}.get(last, ", ") + f"{edit.name}={code}"
-    return Splice(end, end, text, match.line, "set_argument")
+    start, end = source.span(items[0]) if items else (0, 0)
+    if len(items) == 1 and isinstance(items[0], ast.GeneratorExp) and end == source.span(call)[1]:
+        # The call's own parentheses are the generator's; the closing one stays behind what other edits add.
+        end -= 1
+        lead = f"({source.text[start:end]}), "
+    else:
+        end, last = end_of_list(source.text, source.span(call.func)[1])
+        start, lead = end, {"(": "", ",": " "}.get(last, ", ")
+    return Splice(start, end, lead + text, match.line, "set_argument", following=f", {text}", adds=edit.name)
 
 
 def end_of_list(text: str, at: int) -> tuple[int, str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from .errors import PartlyNative
+from .filling import fill
 from .holes import hole_of, many_of, python_of
 from .locate import Function
 from .narrowing import places
 from .patch import Anchor, Edit, Parameter
-from .pattern import Match, shape, tells
-from .splicing import call_of, is_inserted
+from .pattern import Match, find, matches_all, shape, tells
+from .splicing import call_of, statements_of
 from .text import Source
 
 
-def stands(edit: Edit, matches: list[Match], source: Source, function: Function) -> str:
+def stands(edit: Edit, matches: list[Match], source: Source, function: Function, beside: Sequence[str] = ()) -> str:
     """Where the source already is as the edit makes it, in words; "" where it is not.
+
+    `beside` is the code that other edits insert: it may stand between a match and what this one inserts.
 
     Raises:
         PartlyNative: at some of the matches it is, and at others not.
@@ -23,7 +27,7 @@ def stands(edit: Edit, matches: list[Match], source: Source, function: Function)
     if edit.action == "remove":
         return ""
     if edit.action.startswith("insert"):
-        there = [is_inserted(edit, match, source, function) for match in matches]
+        there = [_is_inserted(edit, match, source, function, beside) for match in matches]
         line = next((match.line for match, done in zip(matches, there, strict=True) if done), 0)
     else:
         made = _made(edit, function)
@@ -46,13 +50,20 @@ def _made(edit: Edit, function: Function) -> list[Match]:
     """The places that look like the edit's result, as many as there must be; none where finding them would prove nothing.
 
     It does not where the result has no word that the anchor lacks: `foo(x)` stands in `foo(x) + 1`, and in whatever upstream
-    makes of that; `a in b` stands in `not a in b`.
+    makes of that; `a in b` stands in `not a in b`. It does where the anchor is a part of the result: `foo(x)` in `-foo(x)`.
     """
     anchor, pattern = edit.anchor, made_by(edit)
-    if not tells(pattern) or not _words(pattern) - _words(anchor.pattern):
+    if not tells(pattern) or not (_is_around(pattern, anchor.pattern) or _words(pattern) - _words(anchor.pattern)):
         return []
     made = places(Anchor(pattern, inside=anchor.inside, after=anchor.after, before=anchor.before), function)
     return made if len(made) >= (anchor.count or anchor.at_least or 1) else []
+
+
+def _is_around(pattern: str, part: str) -> bool:
+    """Whether `part` is in `pattern`, and not all of it."""
+    whole = ast.parse(python_of(pattern))
+    size = sum(1 for statement in whole.body for _ in ast.walk(statement.value if isinstance(statement, ast.Expr) else statement))
+    return any(sum(1 for node in match.nodes for _ in ast.walk(node)) < size for match in find(part, whole))
 
 
 def _words(pattern: str) -> set[tuple[str, str, str]]:
@@ -85,12 +96,42 @@ def made_by(edit: Edit) -> str:
     return ast.unparse(tree)
 
 
-def starts_with(body: list[ast.stmt], code: str) -> bool:
-    """Whether a function's body begins, below its docstring, with the statements of `code`."""
-    wanted = ast.parse(python_of(code)).body
+def starts_with(body: list[ast.stmt], code: str, beside: Sequence[str] = ()) -> bool:
+    """Whether a function's body begins, below its docstring and what other edits insert, with the statements of `code`."""
     first = body[0]
     skip = int(isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant))
-    return shape(body[skip : skip + len(wanted)]) == shape(wanted)
+    return _stands_at(ast.parse(python_of(code)).body, body, skip, beside, before=False)
+
+
+def _is_inserted(edit: Edit, match: Match, source: Source, function: Function, beside: Sequence[str]) -> bool:
+    """Whether the statements that an insert would add stand beside the match already."""
+    statements, block = statements_of(edit, match, function)
+    wanted = ast.parse(fill(edit.code, match.bindings, source)).body
+    start = next(index for index, item in enumerate(block) if item is statements[0])
+    before = edit.action == "insert_before"
+    return _stands_at(wanted, block, start if before else start + len(statements), beside, before=before)
+
+
+def _stands_at(wanted: list[ast.stmt], block: list[ast.stmt], at: int, beside: Sequence[str], *, before: bool) -> bool:
+    """Whether `wanted` ends (or begins) at index `at` of a block, where code of `beside` that stands there is passed by."""
+    while True:
+        if shape(_window(block, at, len(wanted), before)) == shape(wanted):
+            return True
+        passed = (len(found) for code in beside if (found := _window_like(code, block, at, before)))
+        step = next(passed, 0)
+        if not step:
+            return False
+        at += -step if before else step
+
+
+def _window(block: list[ast.stmt], at: int, size: int, before: bool) -> list[ast.stmt]:
+    return block[max(0, at - size) : at] if before else block[at : at + size]
+
+
+def _window_like(code: str, block: list[ast.stmt], at: int, before: bool) -> list[ast.stmt]:
+    pattern = ast.parse(python_of(code)).body
+    window = _window(block, at, len(pattern), before)
+    return window if matches_all(pattern, window) else []
 
 
 def has_default(change: Parameter, arguments: ast.arguments) -> bool:

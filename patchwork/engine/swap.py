@@ -326,10 +326,10 @@ def check_fit(old: types.CodeType, new: types.CodeType, qualname: str) -> None:
 
 
 def check_names(old: types.CodeType, new: types.CodeType, known: set[str] | None, qualname: str) -> None:
-    """Raise MissingName for a global that `new` loads, `old` did not, and neither the module nor builtins have."""
+    """Raise MissingName for a global that `new` loads, `old` did not, and neither the module, builtins nor `new` itself makes."""
     if known is None:
         return
-    absent = sorted(_globals_loaded(new) - _globals_loaded(old) - known - set(vars(builtins)))
+    absent = sorted(_globals(new, "LOAD") - _globals(old, "LOAD") - _globals(new, "STORE") - known - set(vars(builtins)))
     if absent:
         raise MissingName(
             f"the inserted code of {qualname} uses {', '.join(absent)}, which the module does not define",
@@ -337,11 +337,16 @@ def check_names(old: types.CodeType, new: types.CodeType, known: set[str] | None
         )
 
 
-def _globals_loaded(code: types.CodeType) -> set[str]:
-    names = {str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+def _globals(code: types.CodeType, access: str) -> set[str]:
+    """The globals that a code, or code in it, loads ("LOAD") or stores ("STORE")."""
+    steps = [(step.opname, str(step.argval)) for step in dis.get_instructions(code)]
+    names = {name for operation, name in steps if operation == f"{access}_GLOBAL"}
+    if access == "LOAD":  # the body of a class looks into itself first
+        own = {name for operation, name in steps if operation == "STORE_NAME"}
+        names |= {name for operation, name in steps if operation == "LOAD_NAME"} - own
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _globals_loaded(constant)
+            names |= _globals(constant, access)
     return names
 
 

@@ -9,6 +9,8 @@ import re
 import tokenize
 import types
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 from .errors import InvalidResult, SourceUnavailable
@@ -38,18 +40,34 @@ def encode(text: str, encoding: str) -> bytes:
 
 
 def parse(text: str) -> ast.Module:
-    """The syntax tree; what Python warns of in upstream code is not the user's to hear at each `apply()`."""
-    with warnings.catch_warnings():
+    """The syntax tree; what Python warns of in upstream code is not the user's to hear at each `apply()`.
+
+    Raises:
+        SyntaxError: it is not Python.
+        SourceUnavailable: it is nested too deeply.
+    """
+    with warnings.catch_warnings(), not_too_deep("the source"):
         warnings.simplefilter("ignore")
         return ast.parse(text)
 
 
 def compiled(source: str | bytes | ast.Module, filename: str) -> types.CodeType:
-    """The code of a module, its warnings left to the real import."""
-    with warnings.catch_warnings():
+    """The code of a module, its warnings left to the real import; raises as `parse` does."""
+    with warnings.catch_warnings(), not_too_deep("the source"):
         warnings.simplefilter("ignore")
         code: types.CodeType = compile(source, filename, "exec", dont_inherit=True)
         return code
+
+
+@contextmanager
+def not_too_deep(what: str) -> Iterator[None]:
+    """Where Python's stack does not suffice, raise SourceUnavailable that says so of `what`."""
+    try:
+        yield
+    except (RecursionError, MemoryError):  # what the parser's own stack cannot hold is a MemoryError
+        raise SourceUnavailable(
+            f"{what} is nested too deeply for Python's recursion limit", hint="sys.setrecursionlimit() raises it"
+        ) from None
 
 
 def lines_of(text: str) -> list[str]:
@@ -66,6 +84,8 @@ class Source:
     """
 
     def __init__(self, text: str, tree: ast.Module | None = None) -> None:
+        if not isinstance(text, str):
+            raise SourceUnavailable(f"the source is {text!r:.80}, neither text nor bytes", hint="pass the text of a module")
         self.text = text
         self.lines = lines_of(text)
         self._starts = [0]
@@ -78,7 +98,7 @@ class Source:
             raise SourceUnavailable(
                 f"the source is not valid Python here: {getattr(error, 'msg', error)}",
                 where=f"line {number}" if number else "",
-                hint="check that the file is intact and that this Python is new enough for it",
+                hint=_advice(text),
             ) from None
 
     @cached_property
@@ -137,6 +157,13 @@ class Source:
         """The white space that `line` begins with."""
         content = self.lines[line - 1]
         return content[: len(content) - len(content.lstrip(" \t\f"))]
+
+
+def _advice(text: str) -> str:
+    first = next((line for line in lines_of(text) if line.strip() and not line.lstrip().startswith("#")), "")
+    if first[:1].isspace():
+        return "it is indented as a whole: pass textwrap.dedent(source)"
+    return "check that the file is intact and that this Python is new enough for it"
 
 
 def _unit(tree: ast.AST, lines: list[str]) -> str:

@@ -15,6 +15,7 @@ from ..engine.installed import ModuleSource
 from ..engine.outcomes import outcome_of
 from ..engine.patch import Patch
 from ..engine.prepare import dry_run
+from ..engine.preview import failed, tried
 from ..engine.report import Outcome
 from ..engine.rewriting import Rewrite
 
@@ -56,11 +57,8 @@ def try_out(trial: Trial) -> list[Result]:
     collecting = gc.isenabled()
     gc.disable()  # the collector would walk all syntax trees again and again
     try:
-        if not trial.keep and (found := _at_once(trial)):
-            return found
-        found = [_alone(trial, patch) for patch in trial.patches]
-        _together(trial, found)
-        return found
+        found = None if trial.keep else _at_once(trial)
+        return found or [_result(trial, *pair) for pair in zip(trial.patches, tried(trial.source, trial.patches), strict=True)]
     finally:
         if collecting:
             gc.enable()
@@ -75,28 +73,7 @@ def _at_once(trial: Trial) -> list[Result] | None:
     return [(outcome_of(patch, done, "", pending=False), None) for patch in trial.patches]
 
 
-def _alone(trial: Trial, patch: Patch) -> Result:
-    try:
-        done = dry_run(trial.source, [patch])
-    except PatchError as error:
-        return _failed(patch, error)
+def _result(trial: Trial, patch: Patch, done: Rewrite[bytes] | PatchError) -> Result:
+    if isinstance(done, PatchError):
+        return failed(patch, done), None
     return outcome_of(patch, done, "", pending=False), done if trial.keep else None
-
-
-def _together(trial: Trial, found: list[Result]) -> None:
-    """Try the patches that fit together, and mark as failed, one after the other, those that the error is about."""
-    fitting = [number for number, (outcome, _) in enumerate(found) if outcome.state != "failed"]
-    while len(fitting) > 1:
-        try:
-            dry_run(trial.source, [trial.patches[number] for number in fitting])
-            return
-        except PatchError as error:
-            named = [number for number in fitting if trial.patches[number].name == error.patch]
-            culprit = (named or fitting)[-1]
-            found[culprit] = _failed(trial.patches[culprit], error)
-            fitting.remove(culprit)
-
-
-def _failed(patch: Patch, error: PatchError) -> Result:
-    error.about(patch=patch.name, target=patch.target)
-    return Outcome(patch.name, patch.target, "failed", error.what, error=error), None

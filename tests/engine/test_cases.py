@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 
 import pytest
 
-from patchwork import AnchorMissing, Case, Patch, PatchError, rewrite
+from patchwork import AnchorMissing, Case, CaseFails, Patch, PatchError, required, rewrite
+from patchwork.engine.cases import check_cases
 from patchwork.engine.patch import Edit, OneOf
 from patchwork.patches import PATCHES
 
@@ -61,3 +63,32 @@ def test_a_built_in_patch_fails_on_a_function_without_its_anchors(patch: Patch) 
     with pytest.raises(PatchError) as caught:
         rewrite(source, patch)
     assert isinstance(caught.value, AnchorMissing)
+
+
+SUM = Patch("own.sum", "lib:f", [required("a + b").replace("plus(a, b)")])
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (Case(before="def f(a, b): return a + b", after="def f(a, b): return plus(b, a)"), "+def f(a, b): return plus(a, b)"),
+        (Case(before="def f(a, b): return a - b", after="def f(a, b): return plus(a, b)"), "required anchor not found"),
+        (Case(before="def f(a, b): return plus(a, b)", after="def f(a, b): return plus(a, b)"), "is native there, not applied"),
+        (Case(untouched="def f(a, b): return a + b"), "is applied there, not native"),
+        (Case(before="def f(: a + b", after="def f(a): pass"), "not valid Python"),
+        (Case(before="def f(a, b): return a + b", after="def f(: pass"), "`after` is not Python"),
+        (Case(before="def f(a, b): return a + b"), "`before` and `after`, or `untouched`"),
+        (Case(), "`before` and `after`, or `untouched`"),
+    ],
+)
+def test_a_case_that_does_not_hold_says_why(case: Case, why: str) -> None:
+    good = Case(before="def f(a, b):\n    return a + b", after="def f(a, b): return plus(a,b)")  # formatting aside
+    with pytest.raises(CaseFails) as caught:
+        check_cases(dataclasses.replace(SUM, cases=(good, case)))
+    assert "own.sum: case 2 of 2 does not hold" in str(caught.value)
+    assert why in caught.value.nearest
+
+
+def test_cases_that_hold_are_silent() -> None:
+    done = "def f(a, b): return plus(a, b)"
+    check_cases(dataclasses.replace(SUM, cases=(Case(before="def f(a, b): return a + b", after=done), Case(untouched=done))))

@@ -6,13 +6,14 @@ import importlib
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import patchwork
-from patchwork import AnchorMissing, InvalidPatch, Patch, PatchError, UnknownPatch, required
-from patchwork.catalog import all_patches
+from patchwork import AnchorMissing, CaseFails, InvalidPatch, Patch, PatchConflict, PatchError, UnknownPatch, required
+from patchwork.catalog import all_patches, command_for, named, previews
 
 if TYPE_CHECKING:
     from conftest import Library
@@ -254,3 +255,101 @@ def test_applying_imports_no_target_and_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[] []\n", "")
+
+
+def test_patches_that_conflict_do_not_both_fit(lib: Library) -> None:
+    """A preview of what is installed says what apply() would."""
+    lib.write("def f(x):\n    return g(x)\ndef g(x):\n    return x\n")
+    one = lib.patch("f", required("g(x)").replace("g(x + 1)"), name="one.a")
+    two = lib.patch("f", required("g(x)").replace("g(x + 2)"), name="two.b")
+    states = [item.outcome.state for item in previews([one, two])]
+    assert sorted(states) == ["failed", "pending"]
+    with pytest.raises(PatchConflict):
+        patchwork.apply(one, two)
+    assert [item.outcome.state for item in previews([two])] == ["pending"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_of_several_definitions_that_fits_is_patched_before_and_after_the_import(lib: Library, first: bool) -> None:
+    fits, differs = "    def f(x):\n        return g(x)\n", "    def f(x):\n        return h(x)\n"
+    lib.write(f"g = h = abs\nif {int(first)}:\n{fits if first else differs}else:\n{differs if first else fits}")
+    patch = lib.patch("f", required("g(x)").replace("g(x) + 1"))
+    [item] = previews([patch])
+    assert item.outcome.state == "pending"
+    assert "does not fit the definition at line" in item.outcome.detail
+    assert patchwork.apply(patch)["own.patch"].state == "pending"
+    assert lib.load().f(-2) == 3
+    patchwork.revert()
+    assert patchwork.apply(patch)["own.patch"].state == "applied"
+    assert lib.load().f(-2) == 3
+
+
+def test_where_the_living_one_of_several_definitions_does_not_fit_the_import_says_so(lib: Library) -> None:
+    lib.write("g = h = abs\nif 0:\n    def f(x):\n        return g(x)\nelse:\n    def f(x):\n        return h(x)\n")
+    patch = lib.patch("f", required("g(x)").replace("g(x) + 1"))
+    assert patchwork.apply(patch)["own.patch"].state == "pending"
+    for _ in range(2):
+        with pytest.raises(AnchorMissing):
+            lib.load()
+
+
+def write_patches(folder: Path, text: str) -> str:
+    path = folder / "mine.py"
+    path.write_text("from patchwork import Case, Patch, required\n" + text)
+    return str(path)
+
+
+ONE = 'Patch("mine.one", "textwrap:shorten", [required("' + "' '.join($W)" + '").replace("' + "'-'.join($W)" + '")])'
+
+
+def test_a_file_of_patches_is_named_by_its_path_and_one_of_them_behind_two_colons(tmp_path: Path) -> None:
+    file = write_patches(tmp_path, f"PATCHES = [{ONE}, {ONE.replace('mine.one', 'mine.two')}]\nprint('hello')\n")
+    assert [patch.name for patch in named([file])] == ["mine.one", "mine.two"]
+    assert [patch.name for patch in named([f"{file}::*.two"])] == ["mine.two"]
+    assert [patch.name for patch in named(["mine.py::mine.one"], tmp_path)] == ["mine.one"]
+    assert command_for(named([f"{file}::*.two"])[0]) == f"{file}::mine.two"
+    assert [patch.name for patch in named([file, "trl.sft.collator"])] == ["trl.sft.collator", "mine.one", "mine.two"]
+    with pytest.raises(UnknownPatch, match=r"mine\.three"):
+        named([f"{file}::mine.three"])
+
+
+def test_a_file_without_the_list_gives_every_patch_that_has_a_name(tmp_path: Path) -> None:
+    assert [patch.name for patch in named([write_patches(tmp_path, f"own = {ONE}\n")])] == ["mine.one"]
+
+
+def test_a_file_may_import_what_lies_beside_it_and_leaves_the_path_alone(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("NAME = 'mine.beside'\n")
+    text = "from beside_it import NAME\n" + f"own = {ONE}".replace('"mine.one"', "NAME")
+    before = list(sys.path)
+    assert [patch.name for patch in named([write_patches(tmp_path, text)])] == ["mine.beside"]
+    assert sys.path == before
+
+
+def test_what_a_file_prints_is_no_output_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named([write_patches(tmp_path, f"print('hello')\nown = {ONE}\n")])
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1 / 0\n", "ZeroDivisionError"),
+        ("import sys\nsys.exit(0)\n", "SystemExit"),
+        ("x = (\n", "SyntaxError"),
+        ("import nowhere\n", "No module named 'nowhere'"),
+        ("x = 1\n", "holds no patches"),
+        ("PATCHES = 3\n", "leads to int, not to patches"),
+        ('own = Patch("a", "b", [])\n', "'b' is not a target"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InvalidPatch) as caught:
+        named([write_patches(tmp_path, text)])
+    assert said in str(caught.value)
+    assert "mine.py" in str(caught.value)
+
+
+def test_a_file_whose_case_does_not_hold_is_refused(tmp_path: Path) -> None:
+    case = ", cases=[Case(before='def shorten(t): return 1', after='def shorten(t): return 2')])"
+    with pytest.raises(CaseFails, match=r"mine\.one: case 1 of 1 does not hold"):
+        named([write_patches(tmp_path, "own = " + ONE.removesuffix(")") + case + "\n")])

@@ -61,7 +61,7 @@ def test_without_narrowing_three_places_are_ambiguous() -> None:
             ),
             0,
         ),
-        (required("x = g(x)", before="for $L in $X:\n    $$$BODY", inside="if self.training:"), 0),
+        (required("x = g(x)", before="for $L in $X:\n    $$$BODY", inside="if self.training:"), 3),
     ],
 )
 def test_each_way_of_narrowing_finds_its_place(narrowed: object, line: int) -> None:
@@ -137,6 +137,13 @@ def test_a_landmark_that_stands_twice_is_ambiguous() -> None:
 def test_a_landmark_is_looked_for_inside_what_inside_names() -> None:
     source = "def f(a):\n    one()\n    g(a)\n    with a:\n        g(a)\n        one()\n        g(a)\n"
     assert changed_lines(source, required("g(a)", inside="with a:", after="one()").replace("h(a)")) == [7]
+
+
+def test_a_landmark_may_lie_outside_of_what_inside_names() -> None:
+    source = "def f(x):\n    setup()\n    if x:\n        g(1)\n    done()\n    if x:\n        g(2)\n"
+    assert changed_lines(source, required("g($N)", inside="if x:", before="done()").replace("h($N)")) == [4]
+    assert changed_lines(source, required("g($N)", inside="if x:", after="done()").replace("h($N)")) == [7]
+    assert changed_lines(source, required("g($N)", inside="if x:", after="setup()", before="done()").replace("h($N)")) == [4]
 
 
 def test_captures_of_the_narrowing_are_shared() -> None:

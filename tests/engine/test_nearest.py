@@ -9,6 +9,7 @@ import pytest
 
 import patchwork
 from patchwork import AnchorMissing, AnchorMoved, Patch, one_of, parameter, required, rewrite
+from patchwork.engine.difference import difference
 
 MIXER = """
 class Mixer:
@@ -40,9 +41,76 @@ def test_the_closest_statement_comes_with_a_short_diff() -> None:
     error = missed(MIXER.format("kwargs.get('cu')"), SEQ_IDX)
     assert error.where == "lines 2-11 (Mixer.forward)"
     assert error.nearest.startswith("line 4: ")
-    assert "- self.causal_conv1d_fn($$$ARGS, seq_idx=None)" in error.diff
-    assert "+     seq_idx=kwargs.get('cu')" in error.diff
-    assert "weight=self.conv1d.weight.squeeze(1)" in error.diff
+    assert error.diff.split("\n") == [
+        "  self.causal_conv1d_fn(",
+        "      $$$ARGS: 4 lines",
+        "-     seq_idx=None)",
+        "+     seq_idx=kwargs.get('cu'))",
+    ]
+
+
+def test_what_a_hole_takes_is_no_difference() -> None:
+    body = "        for batch in rows:\n            out = model(batch, labels=labels)\n            one(out)\n            two()\n"
+    source = f"class Mixer:\n    def forward(self, rows):\n{body}        log(out)\n        other()\n        return out\n"
+    edit = required("for $B in $_:\n    $OUT = model($B, labels=None)\n    $$$REST\nlog($OUT)\nreturn $OUT").remove()
+    assert missed(source, edit).diff.split("\n") == [
+        "  for batch in rows:",
+        "-     $OUT = model($B, labels=None)",
+        "+     out = model(batch, labels=labels)",
+        "      $$$REST: 2 lines",
+        "  log(out)",
+        "- return $OUT",
+        "+ other()",
+    ]
+
+
+def test_a_hole_in_a_block_takes_nothing_behind_the_block() -> None:
+    lines = difference("if x:\n    a()\n    $$$B\nreturn y", "if x:\n    a()\n    b()\n    c()\nz()\nreturn y").split("\n")
+    assert lines == ["  if x:", "      a()", "      $$$B: 2 lines", "+ z()", "  return y"]
+
+
+def test_keywords_that_a_hole_takes_may_stand_anywhere() -> None:
+    source = "class Mixer:\n    def forward(self, q):\n        return attend(scale=2, mask=q, query=q)\n"
+    assert missed(source, required("attend($$$ARGS, mask=None)").replace("g($$$ARGS)")).diff.split("\n") == [
+        "  attend(",
+        "      $$$ARGS: 2 lines",
+        "-     mask=None)",
+        "+     mask=q,",
+    ]
+
+
+def test_lines_that_are_alike_give_way_to_those_that_are_not() -> None:
+    body = "\n".join(f"    call_{i}(x, {i})" for i in range(40))
+    lines = difference("if x:\n" + body, "if x:\n" + body.replace("call_20", "call")).split("\n")
+    assert lines[0] == "  ... 19 more lines"
+    assert "-     call_20(x, 20)" in lines
+    assert "+     call(x, 20)" in lines
+    assert len(lines) < 10
+
+
+def test_a_short_anchor_is_compared_by_its_names() -> None:
+    source = "class Mixer:\n    def forward(self, x):\n        y = compute(x)\n        value = older()\n"
+    error = missed(source, required("old()").remove())
+    assert error.nearest == "line 4: older()"
+    assert error.diff.split("\n") == ["- old()", "+ older()"]
+    assert missed(source, required("gone()").remove()).nearest == "nothing alike"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code", "call", "said"),
+    [
+        ("g($X, auth=auth)", "None", "g(x, auth=auth, hooks=hooks)", ""),
+        ("g($X, auth=auth)", "None", "g(x, auth=None, hooks=hooks)", "passes this auth already: auth=None"),
+        ("g($X, auth=auth)", "None", "g(x, auth=other, hooks=hooks)", "passes another auth already: auth=other"),
+        ("g($X, history=$H)", "[*$H, 1]", "g(x, history=h, hooks=hooks)", ""),
+        ("g($X, history=$H)", "[*$H, 1]", "g(x, history=[*h, 1], hooks=hooks)", "passes this history already: history=[*h, 1]"),
+        ("g($X)", "None", "g(x, auth=auth)", "passes another auth already: auth=auth"),
+    ],
+)
+def test_what_the_pattern_asks_for_is_no_sign_of_a_fix(pattern: str, code: str, call: str, said: str) -> None:
+    edit = required(pattern).set_argument("history" if "history" in pattern else "auth", code)
+    error = missed(f"class Mixer:\n    def forward(self, x):\n        return {call}\n", edit)
+    assert error.fixed_upstream == (f"line 3 {said}" if said else "")
 
 
 def test_a_diff_of_one_word_is_two_lines() -> None:
@@ -115,8 +183,11 @@ def test_of_alternatives_the_nearest_is_told() -> None:
 
 def test_the_next_command_names_the_patch_and_its_releases() -> None:
     error = missed(MIXER.format("cu"), SEQ_IDX, versions={"transformers": ">=4.57,<5.9"})
-    assert "`patchwork check pack.mixer --against 'transformers>=4.57,<5.9'`" in error.hint
-    assert "`patchwork check pack.mixer --against 'lib'`" in missed(MIXER.format("cu"), SEQ_IDX).hint
+    assert error.command == "patchwork check pack.mixer --against 'transformers>=4.57,<5.9'"
+    assert str(error).endswith(f"  then: `{error.command}`")
+    assert missed(MIXER.format("cu"), SEQ_IDX).command == "patchwork check pack.mixer"
+    error.command = "patchwork check mine.py"
+    assert str(pickle.loads(pickle.dumps(error))).endswith("  then: `patchwork check mine.py`")
 
 
 def test_the_last_release_that_fitted_is_told_where_it_is_known() -> None:

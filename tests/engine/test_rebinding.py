@@ -134,3 +134,105 @@ def test_nothing_is_changed_where_one_of_several_matches_is_refused() -> None:
     source = "def f(x, y):\n    z = g(x)\n    y = g(y)\n"
     text = refused(source, required("g($X)", count=2).insert_after("seen($X)"))
     assert "line 3" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "edit"),
+    [
+        ("log(a)\n    return [fix(a) for a in rows]", required("fix($V)", after="log($S)").replace("fix($V) * $S")),
+        ("log(a)\n    return map(lambda a: fix(a), rows)", required("fix($V)", after="log($S)").replace("fix($S)")),
+        ("log(a)\n    def g(a):\n        return fix(1)\n    return g", required("fix($V)", after="log($S)").replace("fix($S)")),
+        (
+            "log(a)\n    def g():\n        a = 2\n        return fix(1)\n    return g",
+            required("fix(1)", after="log($S)").replace("fix($S)"),
+        ),
+        ("z = [log(b) for b in rows]\n    return fix(0)", required("fix(0)", after="log($S)").replace("fix($S)")),
+        ("z = lambda b: log(b)\n    return fix(0)", required("fix(0)", after="log($S)").replace("fix($S)")),
+        ("class C:\n        b = 1\n        log(b)\n    return fix(0)", required("fix(0)", after="log($S)").replace("fix($S)")),
+        ("z = [log(b.c) for b in rows]\n    return z", required("log($S)").insert_before("seen($S)")),
+        ("return fix(a)", required("fix($S)").replace("[fix(a) * $S for a in (1, 2)]")),
+        ("return fix(a)", required("fix($S)").replace("(lambda a: a + $S)(1)")),
+        ("return fix(a)", required("fix($S)").insert_before("a = 1\nseen($S)")),
+    ],
+)
+def test_a_name_that_is_the_variable_of_another_scope_there_is_refused(body: str, edit: object) -> None:
+    refused(f"def f(rows, a):\n    {body}\n", edit)
+
+
+@pytest.mark.parametrize(
+    ("body", "edit", "made_of_it"),
+    [
+        ("return [fix(a) for a in rows]", required("fix($V)").replace("fix($V) * $V"), "[fix(a) * a for a in rows]"),
+        (
+            "log(b)\n    return [fix(a) for a in rows]",
+            required("fix($V)", after="log($S)").replace("fixed($S)"),
+            "[fixed(b) for a in rows]",
+        ),
+        ("return [fix(a) for a in rows]", required("[$X for a in $Y]").replace("list($X for a in $Y)"), ""),
+        (
+            "return [fix(q) for q in rows]",
+            required("[$X for $V in $Y]").replace("list($X for $V in $Y)"),
+            "list(fix(q) for q in rows)",
+        ),
+        ("return [x for x in fix(a)]", required("fix($S)").insert_before("seen($S)"), "seen(a)"),
+        ("return fix([x for x in rows])", required("fix($S)").insert_before("seen($S)"), "seen([x for x in rows])"),
+        (
+            "log(a)\n    def g(x=fix(0)):\n        a = 1\n    return g",
+            required("fix(0)", after="log($S)").replace("fix($S)"),
+            "x=fix(a)",
+        ),
+        (
+            "return map(lambda q: fix(q), rows)",
+            required("lambda $$$P: $B").replace("lambda $$$P: ($B, 1)"),
+            "lambda q: (fix(q), 1)",
+        ),
+    ],
+)
+def test_the_same_variable_at_both_places_is_used(body: str, edit: object, made_of_it: str) -> None:
+    source = f"def f(rows, a, b=1):\n    {body}\n"
+    if made_of_it:
+        assert made_of_it in made(source, edit)
+    else:
+        refused(source, edit)  # `a` of the comprehension is not the hole's: the edit's own code binds it
+
+
+@pytest.mark.parametrize(
+    ("between", "hole"),
+    [("m[0] = g(m[0])", "m[0]"), ("m[0] += 3", "m[0]"), ("m[i] = 2", "m[0]"), ("del m[0]", "m[i]"), ("m.a[1] = 2", "m.a[0]")],
+)
+def test_an_item_that_is_set_again_counts(between: str, hole: str) -> None:
+    refused(
+        f"def f(m, i):\n    r = g({hole})\n    {between}\n    h(r)\n", required("r = g($E)\n$$$_\nh(r)").insert_after("seen($E)")
+    )
+
+
+def test_the_name_of_an_exception_is_gone_after_its_handler() -> None:
+    source = "def f():\n    try:\n        g()\n    except E as e:\n        h(e)\n    return k()\n"
+    refused(source, required("k()", after="h($E)").replace("k($E)"))
+    assert "h(e)\n        seen(e)" in made(source, required("h($E)").insert_after("seen($E)"))
+
+
+def test_an_assignment_in_an_argument_counts() -> None:
+    source = "def f(a):\n    b = g(a, k=(a := 3))\n"
+    refused(source, required("b = g($A, k=$K)").replace("b = g($A, k=$K, z=$A)"))
+    refused(source, required("g($A, k=$K)").set_argument("z", "$A"))
+
+
+def test_what_another_edit_or_patch_binds_counts() -> None:
+    source = "def f(a):\n    g(a)\n    q()\n    n(1)\n"
+    binding = Patch("one.a", "lib:f", [required("q()").replace("a = 0")])
+    reading = Patch("two.b", "lib:f", [required("n($_)", after="g($A)").replace("s($A)")])
+    for order in ([binding, reading], [reading, binding]):
+        with pytest.raises(CaptureRebound, match=r"an edit of one\.a binds it"):
+            rewrite(source, order)
+    harmless = Patch("one.a", "lib:f", [required("q()").replace("b = 0")])
+    assert "    b = 0\n    s(a)\n" in rewrite(source, [harmless, reading]).source
+
+
+def test_the_other_branch_of_an_if_binds_nothing_on_this_one() -> None:
+    source = "def f(a, c):\n    g(a)\n    if c:\n        a = 1\n    else:\n        n(0)\n"
+    edit = required("n(0)", after="g($A)").replace("n($A)")
+    assert "        n(a)\n" in made(source, edit)
+    looped = "def f(a, c):\n    g(a)\n    for i in c:\n        if i:\n            a = 1\n        else:\n            n(0)\n"
+    refused(looped, edit)
+    refused(source.replace("    else:\n        n(0)\n", "    n(0)\n"), edit)

@@ -308,8 +308,80 @@ def test_two_patches_may_each_add_a_parameter_to_one_function() -> None:
 
 def test_two_patches_that_add_the_same_parameter_are_refused() -> None:
     one, two = (patch(parameter("a", default="None"), name=f"own.{name}") for name in "xy")
-    with pytest.raises(InvalidResult, match="duplicate argument 'a'"):
+    with pytest.raises(PatchConflict, match=r"own\.x and own\.y add a there"):
         rewrite("def f(x):\n    return 1\n", [one, two])
+
+
+SET_K, SET_L = required("g($$$A)").set_argument("k", "1"), required("g($$$A)").set_argument("l", "2")
+
+
+@pytest.mark.parametrize(
+    ("call", "done"),
+    [
+        ("g()", "g(k=1, l=2)"),
+        ("g(a)", "g(a, k=1, l=2)"),
+        ("g(a,)", "g(a, k=1, l=2)"),
+        ("g(\n    a,\n    b,\n)", "g(\n    a,\n    b, k=1, l=2\n)"),
+        ("g(a  # why\n)", "g(a, k=1, l=2  # why\n)"),
+        ("g(x for x in a)", "g((x for x in a), k=1, l=2)"),
+        ("g(*a, **b)", "g(*a, **b, k=1, l=2)"),
+    ],
+)
+def test_two_edits_may_each_add_an_argument_to_one_call(call: str, done: str) -> None:
+    for patches in ([patch(SET_K, SET_L)], [patch(SET_K, name="own.k"), patch(SET_L, name="own.l")]):
+        assert rewrite(f"def f(a, b):\n    y = {call}\n", patches).source == f"def f(a, b):\n    y = {done}\n"
+
+
+def test_two_patches_that_add_the_same_argument_conflict() -> None:
+    for call in ("g(a)", "g()", "g(x for x in a)"):
+        with pytest.raises(PatchConflict, match=r"own\.x and own\.y add k there"):
+            rewrite(f"def f(a):\n    {call}\n", [patch(SET_K, name="own.x"), patch(SET_K, name="own.y")])
+    text = refused(PatchConflict, "def f(a):\n    g(a)\n", SET_K, required("g(a)").set_argument("k", "2"))
+    assert "two of its edits add k there" in text
+    assert "exclude=" not in text
+
+
+def test_an_argument_of_a_call_inside_a_generator_that_gets_parentheses_conflicts() -> None:
+    inner = required("h($$$A)").set_argument("k", "1")
+    text = refused(PatchConflict, "def f(a):\n    g(h(x for x in y) for y in a)\n", SET_L, inner)
+    assert "change the same code" in text
+
+
+def test_matches_of_one_anchor_that_lie_in_each_other_are_said_to() -> None:
+    text = refused(PatchConflict, "def f():\n    g(g(g(1)))\n", required("g($X)", count=3).replace("h($X)"))
+    assert "matches of one anchor lie in each other: g($X)" in text
+    assert "exclude=" not in text
+
+
+BLOCK = "def f(x):\n    if x:\n        a()\n        b()\n    c()\n"
+
+
+@pytest.mark.parametrize("action", ["replace", "remove"])
+@pytest.mark.parametrize("beside", ["a()", "b()"])
+@pytest.mark.parametrize("insert", ["insert_before", "insert_after"])
+def test_an_insert_inside_a_block_that_another_patch_takes_conflicts(action: str, beside: str, insert: str) -> None:
+    whole = required("if x:\n    $$$B")
+    takes = patch(whole.replace("z()") if action == "replace" else whole.remove(), name="own.takes")
+    inserts = patch(getattr(required(beside), insert)("new()"), name="own.inserts")
+    for patches in ([takes, inserts], [inserts, takes]):
+        with pytest.raises(PatchConflict, match=r"own\.takes and own\.inserts change the same code"):
+            rewrite(BLOCK, patches)
+
+
+def test_an_insert_beside_what_another_patch_removes_is_made() -> None:
+    for insert in ("insert_before", "insert_after"):
+        patches = [patch(required("a()").remove(), name="own.a"), patch(getattr(required("a()"), insert)("new()"), name="own.b")]
+        assert rewrite(BLOCK, patches).source == BLOCK.replace("a()", "new()")
+
+
+def test_an_insert_beside_what_another_patch_replaces_is_made() -> None:
+    takes = patch(required("a()\nb()").replace("z()"), name="own.takes")
+    around = [
+        patch(required("a()").insert_before("one()"), name="own.a"),
+        patch(required("b()").insert_after("two()"), name="own.b"),
+    ]
+    done = rewrite(BLOCK, [takes, *around]).source
+    assert done == "def f(x):\n    if x:\n        one()\n        z()\n        two()\n    c()\n"
 
 
 def test_a_parameter_of_a_decorated_function_named_like_its_decorator() -> None:
@@ -396,13 +468,23 @@ def test_insert_before_the_test_of_an_elif_makes_it_an_else() -> None:
     check(before, after, required("b(1)").insert_before("new()"))
 
 
-def test_an_elif_of_an_elif_is_opened_too() -> None:
-    done = rewrite(
-        "def f(a, b, c):\n    if a:\n        x()\n    elif b:\n        y()\n    elif c(1):\n        z()\n",
-        patch(required("c($_)").insert_before("new()")),
-    )
-    assert "new()\n" in done.source
-    assert done.source.index("y()") < done.source.index("new()") < done.source.index("c(1)")
+def test_of_several_elifs_only_the_one_concerned_is_opened() -> None:
+    chain = "def f(a):\n    if a:\n        x()\n" + "".join(f"    elif b({i}):\n        z()\n" for i in (1, 2, 3))
+    after = chain.partition("    elif b(2)")[0] + "    else:\n        new()\n        if b(2):\n            z()\n"
+    after += "        elif b(3):\n            z()\n"
+    assert rewrite(chain, patch(required("b(2)").insert_before("new()"))).source == after
+
+
+def test_a_chain_of_many_elifs_stays_flat() -> None:
+    chain = "def f(a):\n    if a:\n        x()\n" + "".join(f"    elif b({i}):\n        y({i})\n" for i in range(100))
+    done = rewrite(chain, patch(required("b(99)").insert_before("new()")))
+    assert done.source.endswith("    else:\n        new()\n        if b(99):\n            y(99)\n")
+
+
+def test_lines_that_would_be_indented_too_deeply_are_not_written_out() -> None:
+    deep = "".join("    " * (depth + 1) + f"if a[{depth}]:\n" for depth in range(98)) + "    " * 99 + "if x: y()\n"
+    text = refused(InvalidResult, f"def f(a, x):\n{deep}", required("y()").insert_before("new()"))
+    assert "these lines cannot be written one statement a line: too many levels of indentation" in text
 
 
 def test_insert_into_the_block_of_an_elif_leaves_it_an_elif() -> None:
@@ -820,7 +902,7 @@ def test_a_class_is_no_target() -> None:
     refused(TargetMissing, "class C:\n    pass\n\n\nx = 1\n", at_start("x = 1"), of="C")
 
 
-def test_of_several_definitions_each_must_fit() -> None:
+def test_of_several_definitions_those_that_do_not_fit_are_told() -> None:
     before = """
     try:
         import fast
@@ -831,7 +913,11 @@ def test_of_several_definitions_each_must_fit() -> None:
         def f(x):
             return fast.g(x)
     """
-    refused(AnchorMissing, before, required("return g(x)").replace("return h(x)"))
+    done = rewrite(textwrap.dedent(before), Patch("own.patch", "lib.core:f", [required("return g(x)").replace("return h(x)")]))
+    assert done.source == textwrap.dedent(before).replace("return g(x)", "return h(x)")
+    assert done.others == {"own.patch": ("does not fit the definition at line 8: required anchor not found: return g(x)",)}
+    text = refused(AnchorMissing, before, required("return k(x)").replace("return h(x)"))
+    assert "in none of the 2 definitions" in text
     both = one_of(required("return g(x)").replace("return h(x)"), required("return fast.g(x)").replace("return fast.h(x)"))
     check(before, before.replace("g(x)", "h(x)"), both)
 
@@ -869,6 +955,22 @@ def test_source_that_is_not_python_is_refused_with_its_line() -> None:
     text = refused_source("def f(x):\n    return x +\n")
     assert "not valid Python here" in text
     assert "line 2" in text
+
+
+def test_source_that_is_indented_as_a_whole_is_to_be_dedented() -> None:
+    assert "textwrap.dedent" in refused_source("    def f(x):\n        return x\n")
+    assert "textwrap.dedent" in refused_source("# a comment\n\n    @d\n    def f(x):\n        return x\n")
+    assert "textwrap.dedent" not in refused_source("def f(x):\n    return x +\n")
+
+
+@pytest.mark.parametrize("deep", ["-" * 100_000 + "x", "x" + ".a" * 50_000])
+def test_source_that_is_nested_too_deeply_says_so(deep: str) -> None:
+    assert "nested too deeply for Python's recursion limit" in refused_source(f"def f(x):\n    return {deep}\n")
+
+
+@pytest.mark.parametrize("source", [None, 3, bytearray(b"x"), ["def f(): pass"]])
+def test_what_is_no_source_at_all(source: object) -> None:
+    assert "neither text nor bytes" in refused_source(source)  # type: ignore[arg-type]
 
 
 def refused_source(source: str | bytes) -> str:
