@@ -27,6 +27,7 @@ from unittest import mock
 
 import libcst
 
+from patchwork.catalog import all_patches
 from patchwork.engine import prepare
 from patchwork.releases import expectations, matrix, trees, trial
 
@@ -111,7 +112,7 @@ def main() -> int:
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    file = expectations.read(FILE, matrix.packs())
+    file = expectations.read(FILE, all_patches())
     if options.cold:
         cold(file)
     facts, seconds = check(file)

@@ -140,6 +140,14 @@ def in_file(path: Path) -> list[Patch]:
     return found
 
 
+def tell_command(error: PatchError | None, patch: Patch, package: str = "") -> None:
+    """Where an anchor missed: let the command that shows which releases fit name the patch's file, and its package."""
+    if isinstance(error, AnchorMissing):
+        package = package or next(iter(patch.versions), "")
+        against = f" --against '{package}{patch.versions.get(package, '')}'" if package else ""
+        error.command = f"patchwork check {command_for(patch)}{against}"
+
+
 def command_for(patch: Patch) -> str:
     """How a person names a patch on the command line: by its file, if it is of one."""
     return f"{_origins[patch]}::{patch.name}" if patch in _origins else patch.name
@@ -224,6 +232,7 @@ def tell_last_match(error: PatchError | None, patches: Iterable[Patch]) -> None:
 
     package = patch.module.partition(".")[0]
     installed, tested = version_of(package), newest_tested().get(package)
+    tell_command(error, patch)
     error.last_match = last_match(patch, installed)
     if not error.last_match and tested and patch in importlib.import_module("patchwork.patches").PATCHES:
         error.last_match = f"{package} {tested}, the newest release that this patch was checked on"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -77,8 +79,14 @@ def check(
     done = check_run.run(names or [], against)
     if as_json:
         _print_json(done.as_dicts())
-    for line in () if as_json else (*tables.check_lines(done.findings), "\n" + tables.check_summary(done)):
-        console.print(line)
+    else:
+        for line in (
+            *tables.check_lines(done.findings),
+            *tables.left_out_lines(done.left_out),
+            "\n" + tables.check_summary(done),
+        ):
+            console.print(line)
+    _print_notes(done.notes)
     raise typer.Exit(int(not done.ok))
 
 
@@ -184,13 +192,21 @@ def _diff_against(name: str, against: list[str], as_json: bool) -> None:
 
     done = check_run.run([name], against, keep_rewrites=True)
     if as_json:
-        _print_json([{**values, "diff": item.diff} for values, item in zip(done.as_dicts(), done.findings, strict=True)])
+        _print_json(done.as_dicts(diffs=True))
     for item in () if as_json else done.findings:
         if item.diff:
             _print_diff(item.diff)
         else:
             console.print("\n".join(tables.check_lines([item])))
+    for line in () if as_json else tables.left_out_lines(done.left_out):
+        console.print(line)
+    _print_notes(done.notes)
     raise typer.Exit(int(not done.ok))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(escape(note))
 
 
 def _print_diagnosis(found: Diagnosis) -> None:
@@ -253,7 +269,13 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a terminal without this character still gets the message
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a reader that has gone can be told from a fault
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (UnknownPatch, UnknownRelease, InvalidPatch, InvalidMatrix, DemoError) as error:
         errors.print(f"[red]patchwork:[/] {escape(str(error))}")
         sys.exit(2)

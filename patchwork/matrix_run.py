@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import matrix_tables, progress
+from .catalog import all_patches
 from .matrix_tables import Result
 from .releases import expectations, matrix, updating
 
@@ -23,7 +24,7 @@ def run(file: Path, package: str | None, *, new: bool, complete: bool) -> Result
         InvalidMatrix, UnknownRelease: the file is wrong, or names what does not exist.
         ReleaseUnavailable: sources cannot be had.
     """
-    read = expectations.read(file, matrix.packs(), complete=complete)
+    read = expectations.read(file, all_patches(), complete=complete)
     releases = matrix.selected(read, package)
     newer = matrix.newer(read, list(releases)) if new else None
     if newer is not None:
@@ -49,7 +50,7 @@ def write_changes(result: Result, yes: bool) -> bool:
     if text == result.matrix.text:
         _errors.print("The file says so already.")
         return True
-    expectations.parse(result.matrix.path, text, matrix.packs(), complete=False)  # what is written can be read
+    expectations.parse(result.matrix.path, text, all_patches(), complete=False)  # what is written can be read
     for line in matrix_tables.changes(result):
         _errors.print(escape(line))
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"Write this into {result.matrix.path}?", err=True)):

@@ -47,5 +47,5 @@ def test_the_guide_names_every_field_and_edit() -> None:
         assert f"{name}(" in guide or f"`{name}`" in guide
         assert name in patchwork.__all__
     error = patchwork.AnchorMissing("x")
-    for field in (*vars(error), "diff", "moved_to", "fixed_upstream", "last_match"):
+    for field in (*vars(error), "diff", "moved_to", "fixed_upstream", "last_match", "command"):
         assert f"`{field}`" in guide

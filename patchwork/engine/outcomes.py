@@ -8,8 +8,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from .checks import specifier_of
 from .installed import is_installed, version_of
-from .patch import Patch, specifier_of
+from .patch import Patch
 from .report import Outcome
 from .rewriting import Rewrite
 

@@ -18,7 +18,6 @@ from .checks import (
     strings,
     versions_in,
 )
-from .checks import specifier_of as specifier_of
 from .errors import InvalidPatch
 from .holes import holes_in
 

@@ -28,13 +28,13 @@ from .locate import Function, alone, definitions, functions, starts_at
 from .narrowing import places
 from .nearest import missing
 from .ordering import ordered
-from .patch import Anchor, AtStart, Change, Edit, Every, OneOf, Parameter, Patch
+from .patch import Anchor, AtStart, Change, Edit, Every, OneOf, Parameter, Patch, patches_in
 from .pattern import Match, blocks, find, first_line, shape
 from .rebinding import Made, Use, check_captures, check_edits
 from .reshape import NeedsLines, write_out
 from .splicing import Splice, apply_splices, splice_edit, splice_parameter, splice_start
 from .standing import has_default, stands, starts_with, told
-from .text import Source, compiled, decode, encode, lines_of, parse
+from .text import Source, compiled, decode, encode, lines_of, not_too_deep, parse
 
 _MOST_RESHAPES = 50
 Text = TypeVar("Text", str, bytes)
@@ -93,7 +93,7 @@ def rewrite(source: Text, patches: Patch | Iterable[Patch], *, lines: Mapping[st
     Raises:
         PatchError: one of its kinds; nothing is returned then.
     """
-    chosen = (patches,) if isinstance(patches, Patch) else tuple(patches)
+    chosen = patches_in(patches)
     if isinstance(source, bytes):
         return rewrite_module(source, Source(decode(source)[0]), chosen, lines)[0]
     return _rewritten(Source(source), chosen, lines)[0]
@@ -111,11 +111,12 @@ def rewrite_module(
 def _rewritten(first: Source, patches: Sequence[Patch], lines: Mapping[str, int] | None) -> tuple[Rewrite[str], Source]:
     chosen, pristine = ordered(patches), first
     meant = None if lines is None else {name: _index_at(pristine, name, line) for name, line in lines.items()}
-    for _ in range(_MOST_RESHAPES):
-        try:
-            return _rewrite(first, pristine, chosen, meant)
-        except _Reshape as request:
-            pristine = _written_out(pristine, request)
+    with not_too_deep("the source, or code of a patch,"):
+        for _ in range(_MOST_RESHAPES):
+            try:
+                return _rewrite(first, pristine, chosen, meant)
+            except _Reshape as request:
+                pristine = _written_out(pristine, request)
     raise InvalidResult("too many statements share lines", patch=chosen[-1].name, hint="anchor other statements")
 
 

@@ -7,6 +7,7 @@ import email
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,16 +15,45 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from ..engine.errors import UnknownRelease
+from ..engine.errors import ReleaseUnavailable, UnknownRelease
 from ..engine.patch import Patch
 from .folders import folder_trees, for_what
 from .index import versions_of
-from .pip import neighbours, versions_in
-from .trees import Tree, canonical, open_wheel, read_member
-from .wheels import Progress, fetch_all
+from .pip import OnlySources, neighbours, versions_in
+from .trees import Tree, canonical, has_python, open_wheel, read_member
+from .wheels import Progress, fetch_each
 
 _FORMS = "write PKG==5.9.0, 'PKG>=5.0,<6' (in quotes), PKG for its newest release, a folder or a wheel"
 _UNPACK = "unpack a source archive and give its folder"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A release of a range that has no wheel to look at."""
+
+    package: str
+    version: str
+    error: UnknownRelease
+
+    @property
+    def why(self) -> str:
+        """The reason in a few words."""
+        return "only source archives" if isinstance(self.error, OnlySources) else "no wheel"
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What a text means.
+
+    Attributes:
+        trees: ascending.
+        left_out: releases of the range that have no wheel.
+        note: what else it could have meant; "" for nothing.
+    """
+
+    trees: tuple[Tree, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    note: str = ""
 
 
 def packages_of(patches: Iterable[Patch]) -> dict[str, str]:
@@ -44,8 +74,8 @@ def packages_of(patches: Iterable[Patch]) -> dict[str, str]:
     return found
 
 
-def resolve(text: str, packages: Mapping[str, str], progress: Progress | None = None) -> list[Tree]:
-    """The trees meant by `text`: `PKG==V`, `PKG>=A,<B`, `PKG` (its newest release), a folder or a wheel; ascending.
+def resolve(text: str, packages: Mapping[str, str], progress: Progress | None = None) -> Meant:
+    """What `text` means: `PKG==V`, `PKG>=A,<B`, `PKG` (its newest release), a folder or a wheel.
 
     Args:
         packages: what the patches are for, as `packages_of` gives it. One of these names means the package, even where a
@@ -61,7 +91,8 @@ def resolve(text: str, packages: Mapping[str, str], progress: Progress | None = 
         raise UnknownRelease("--against is empty", hint=_FORMS)
     named = {canonical(name) for name in (*packages, *packages.values())}
     if canonical(text.strip()) not in named and os.path.exists(path):
-        return folder_trees(Path(path), packages) if os.path.isdir(path) else [wheel_tree(Path(path), packages)]
+        trees = folder_trees(Path(path), packages) if os.path.isdir(path) else [wheel_tree(Path(path), packages)]
+        return Meant(tuple(trees))
     if "/" in text or os.sep in text or text.startswith((".", "~")) or text.endswith(".whl"):
         parent = Path(path).absolute().parent
         beside = os.listdir(parent) if parent.is_dir() else []
@@ -70,10 +101,23 @@ def resolve(text: str, packages: Mapping[str, str], progress: Progress | None = 
             nearest=", ".join(difflib.get_close_matches(Path(path).name, beside, 3)),
             hint=_FORMS,
         )
-    return _released(text, packages, progress)
+    folder = f"the folder ./{path.strip()} is meant by ./{path.strip()}" if has_python(Path(path.strip())) else ""
+    try:
+        meant = _released(text, packages, progress)
+    except (UnknownRelease, ReleaseUnavailable) as error:
+        error.hint = "; ".join(filter(None, (error.hint, _advice(error), folder)))
+        raise
+    return replace(meant, note=f"{text.strip()}: the newest release; {folder}") if folder else meant
 
 
-def _released(text: str, packages: Mapping[str, str], progress: Progress | None) -> list[Tree]:
+def _advice(error: UnknownRelease | ReleaseUnavailable) -> str:
+    """How to go on without the index."""
+    if isinstance(error, OnlySources):
+        return f"{_UNPACK}, or leave it out of a range with !="
+    return "or give --against a wheel or a folder" if isinstance(error, ReleaseUnavailable) else ""
+
+
+def _released(text: str, packages: Mapping[str, str], progress: Progress | None) -> Meant:
     try:
         asked = Requirement(text)
     except InvalidRequirement as error:
@@ -86,19 +130,26 @@ def _released(text: str, packages: Mapping[str, str], progress: Progress | None)
     versions = _versions(package, asked.specifier)
     if package not in packages.values():
         # Only the sources tell whether it holds a module that a patch is for: see before a whole range is fetched.
-        [newest] = _trees(package, versions[-1:], progress)
-        _refuse_foreign(newest, packages)
-    return _trees(package, versions, progress)
+        newest = next((tree for version in reversed(versions) for tree in _trees(package, [version], progress).trees), None)
+        if newest is not None:
+            _refuse_foreign(newest, packages)
+    meant = _trees(package, versions, progress)
+    if not meant.trees:
+        raise meant.left_out[-1].error
+    return meant
 
 
 def _versions(package: str, specifier: SpecifierSet) -> list[Version]:
     exact = [item.version for item in specifier if item.operator in ("==", "===") and not item.version.endswith(".*")]
     if len(specifier) == len(exact) == 1 and (version := versions_in(exact[0])):
         return version  # needs no index where the wheel is cached
-    known = versions_of(package)
-    chosen = [version for version in known if version in specifier]
+    limits = versions_in(",".join(item.version.removesuffix(".*") for item in specifier))
+    # As PEP 440 says: a range that names a pre-release is about them, too.
+    asked = versions_in(",".join(item.version for item in specifier if item.operator != "!="))
+    prereleases = any(version.is_prerelease for version in asked)
+    known = versions_of(package, prereleases=prereleases)
+    chosen = [version for version in known if specifier.contains(version, prereleases=True)]
     if not chosen:
-        limits = versions_in(",".join(item.version.removesuffix(".*") for item in specifier))
         near = sorted({near for limit in limits for near in neighbours(limit, known)})
         raise UnknownRelease(
             f"no release of {package} is in {specifier}",
@@ -108,9 +159,14 @@ def _versions(package: str, specifier: SpecifierSet) -> list[Version]:
     return chosen if len(specifier) else chosen[-1:]
 
 
-def _trees(package: str, versions: Sequence[Version], progress: Progress | None) -> list[Tree]:
-    wheels = fetch_all([(package, version) for version in versions], progress)
-    return [Tree(package, str(parse_wheel_filename(wheel.name)[1]), wheel) for wheel in wheels]
+def _trees(package: str, versions: Sequence[Version], progress: Progress | None) -> Meant:
+    trees, left_out = [], []
+    for version, found in zip(versions, fetch_each([(package, version) for version in versions], progress), strict=True):
+        if isinstance(found, Path):
+            trees.append(Tree(package, str(parse_wheel_filename(found.name)[1]), found))
+        else:
+            left_out.append(LeftOut(package, str(version), found))
+    return Meant(tuple(trees), tuple(left_out))
 
 
 def wheel_tree(path: Path, packages: Mapping[str, str]) -> Tree:

@@ -8,13 +8,24 @@ from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
-from ..engine.errors import AnchorMissing, PatchError, ReleaseUnavailable, SourceUnavailable, TargetMissing, UnknownRelease
+from ..catalog import command_for
+from ..engine.checks import specifier_of
+from ..engine.errors import (
+    AnchorMissing,
+    InvalidPatch,
+    PatchError,
+    ReleaseUnavailable,
+    SourceUnavailable,
+    TargetMissing,
+    UnknownRelease,
+)
 from ..engine.installed import ModuleSource
-from ..engine.patch import Patch, specifier_of
+from ..engine.patch import Patch
 from ..engine.report import Outcome
 from ..engine.rewriting import Rewrite
 from .against import packages_of
 from .folders import for_what
+from .homes import home_of
 from .trees import Tree, canonical
 from .trial import Progress, Result, Trial, try_all
 from .wheels import cached
@@ -29,6 +40,7 @@ class Finding:
     Attributes:
         package, version: the release (version None: unknown).
         path: the file it is for, inside its wheel or folder, or "" if it did not get that far.
+        origin: the wheel or folder.
         outcome: `applied`, `native`, `absent` or `failed` with the error.
         rewrite: source before and after, where it was asked for and the patch gets that far.
     """
@@ -39,6 +51,7 @@ class Finding:
     path: str
     outcome: Outcome
     rewrite: Rewrite[bytes] | None = None
+    origin: str = ""
 
     @property
     def release(self) -> str:
@@ -89,6 +102,24 @@ def check_all(
         raise UnknownRelease(f"no selected patch is for {names}", hint=for_what(packages_of(patches)))
     _tell_last_matches(found)
     return found
+
+
+def refuse_namesakes(patches: Sequence[Patch]) -> None:
+    """Raise InvalidPatch where two patches have one name; says where both are from."""
+    known: dict[str, Patch] = {}
+    for patch in patches:
+        other = known.setdefault(patch.name, patch)
+        if other is not patch:
+            raise InvalidPatch(
+                f"two patches are called {patch.name}",
+                where="\n".join(f"{_origin(one)}, of {one.target}" for one in (other, patch)),
+                hint="rename one of them, or select only one",
+            )
+
+
+def _origin(patch: Patch) -> str:
+    command = command_for(patch)
+    return f"built in or of a pack ({command})" if command == patch.name else command.removesuffix(f"::{patch.name}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,19 +216,22 @@ def _joined(*notes: str) -> str:
 
 
 def _finding(place: _Place, result: Result | None) -> Finding:
-    tree, path = place.tree, place.source.path if place.source else ""
-    if result is None:
+    tree, path, origin = place.tree, place.source.path if place.source else "", str(place.tree.path)
+    if result is None or place.source is None:
         assert place.settled is not None, "what is not settled is tried"
-        return Finding(place.patch, tree.package, tree.version, path, place.settled)
+        return Finding(place.patch, tree.package, tree.version, path, place.settled, origin=origin)
     outcome, rewrite = result
     if outcome.error is not None:
         # A copy: the error of a trial may be that of several releases, and each is about its own file.
         outcome = _failed(place.patch, outcome.error)
         assert outcome.error is not None
         outcome.error.file = path
+        if isinstance(outcome.error, TargetMissing) and (home := home_of(place.source, place.patch.qualname, tree)):
+            name = place.patch.qualname.partition(".")[0]
+            outcome.error.nearest = "\n".join(filter(None, (f"{name} is defined in {home}", outcome.error.nearest)))
     else:
         outcome = replace(outcome, detail=_joined(outcome.detail, place.note))
-    return Finding(place.patch, tree.package, tree.version, path, outcome, rewrite)
+    return Finding(place.patch, tree.package, tree.version, path, outcome, rewrite, origin)
 
 
 def _tell_last_matches(findings: Sequence[Finding]) -> None:

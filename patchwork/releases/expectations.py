@@ -13,8 +13,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ..engine.errors import InvalidMatrix
+from ..catalog import named
+from ..engine.errors import InvalidMatrix, PatchError
 from ..engine.patch import Patch
+from .checking import refuse_namesakes
 
 STATES = ("applied", "native", "absent")
 
@@ -67,6 +69,7 @@ class Matrix:
         path: the file.
         text: what it held when it was read.
         releases: by package, in ascending order.
+        patches: those that something is expected of.
         expected: by patch name. With `complete=False` a patch that is new to the file is here too, without ranges.
         cells: the combinations that are installed and run, as `key: text`; `also` is left out.
     """
@@ -74,6 +77,7 @@ class Matrix:
     path: Path
     text: str = field(repr=False)
     releases: Mapping[str, tuple[Release, ...]]
+    patches: tuple[Patch, ...]
     expected: Mapping[str, Expected]
     cells: tuple[Mapping[str, str], ...]
 
@@ -82,13 +86,13 @@ class Matrix:
         return f"{self.path}:{line}"
 
 
-def read(path: Path, packs: Sequence[Sequence[Patch]], *, complete: bool = True) -> Matrix:
+def read(path: Path, known: Sequence[Patch], *, complete: bool = True) -> Matrix:
     """Read and check a matrix file.
 
     Args:
         path: the file.
-        packs: the patches there are, pack by pack. The file has to say something about every patch of a pack that it names a
-            patch of; of the first pack, if it names none.
+        known: the patches that it is about if it has no key `patches`. It has to say something about each that is for a package
+            that it lists.
         complete: whether each patch must have expectations on each listed release; an update adds what is missing.
 
     Raises:
@@ -107,19 +111,28 @@ def read(path: Path, packs: Sequence[Sequence[Patch]], *, complete: bool = True)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise InvalidMatrix("the matrix file is not UTF-8", where=f"{path}:{line}", hint="save it as UTF-8") from None
-    return parse(path, text, packs, complete=complete)
+    return parse(path, text, known, complete=complete)
 
 
-def parse(path: Path, text: str, packs: Sequence[Sequence[Patch]], *, complete: bool = True) -> Matrix:
+def parse(path: Path, text: str, known: Sequence[Patch], *, complete: bool = True) -> Matrix:
     """The same for a text that is not in the file yet; `path` is what errors name."""
-    return _Reader(path).matrix(text, packs, complete)
+    return _Reader(path).matrix(text, known, complete)
 
 
 def package_of(patch: Patch, packages: Iterable[str]) -> str | None:
     """The one of `packages` that holds the patch's target, by its import name or else by the patch's `versions`; None: no one."""
     known = {canonicalize_name(package): package for package in packages}
-    names = (canonicalize_name(name) for name in (patch.module.partition(".")[0], *patch.versions))
-    return next((known[name] for name in names if name in known), None)
+    return next((known[name] for name in map(canonicalize_name, _holders(patch)) if name in known), None)
+
+
+def _holders(patch: Patch) -> list[str]:
+    """What the distribution that holds the target may be called.
+
+    Where `versions` names one like the module, it is that one: the others are conditions.
+    """
+    top = patch.module.partition(".")[0]
+    alike = any(canonicalize_name(name) == canonicalize_name(top) for name in patch.versions)
+    return [top] if alike else [top, *patch.versions]
 
 
 @dataclass(frozen=True)
@@ -128,17 +141,19 @@ class _Reader:
 
     path: Path
 
-    def matrix(self, text: str, packs: Sequence[Sequence[Patch]], complete: bool) -> Matrix:
+    def matrix(self, text: str, known: Sequence[Patch], complete: bool) -> Matrix:
         root = self._compose(text)
-        sections = self._mapping(root, "the file", ("packages", "expected", "cells"))
+        sections = self._mapping(root, "the file", ("packages", "patches", "expected", "cells"))
         for key in ("packages", "expected"):
             if key not in sections:
                 raise self._error(f"the file has no key `{key}`", root, hint=f"add `{key}: {{}}`")
         packages = self._mapping(sections["packages"][1], "`packages`")
         releases = {name: self._releases(name, value) for name, (_, value) in packages.items()}
-        expected = self._all_expected(sections["expected"], packs, releases, complete)
+        if "patches" in sections:
+            known = self._chosen(sections["patches"][1], releases)
+        expected = self._all_expected(sections["expected"], known, releases, complete, "patches" in sections)
         cells = tuple(self._cells(sections["cells"][1], releases)) if "cells" in sections else ()
-        return Matrix(self.path, text, releases, expected, cells)
+        return Matrix(self.path, text, releases, tuple(patch for patch in known if patch.name in expected), expected, cells)
 
     def _compose(self, text: str) -> yaml.Node:
         try:
@@ -183,27 +198,47 @@ class _Reader:
             raise self._error(f"{text!r} is not a version", node, hint="write a release, such as 5.24.0") from None
         return text
 
+    def _chosen(self, section: yaml.Node, releases: Iterable[str]) -> list[Patch]:
+        """The patches that `patches` names, each item by itself, so that an error has its line."""
+        chosen: list[Patch] = []
+        for node in self._items(section, "`patches`"):
+            try:
+                found = named([self._text(node, "a patch")], self.path.parent)
+                chosen += [patch for patch in found if patch not in chosen]
+                refuse_namesakes(chosen)
+            except PatchError as error:
+                place = ", ".join(filter(None, (error.file, error.where)))
+                where = f"{self.path}:{_line(node)}" + (f" ({place})" if place else "")
+                raise InvalidMatrix(f"`patches`: {error.what}", where=where, nearest=error.nearest, hint=error.hint) from None
+            if not any(package_of(patch, releases) for patch in found):
+                self._package(found[0], releases, node)
+        if not chosen:
+            raise self._error("`patches` names none", section, hint="leave it out to mean every patch there is")
+        return chosen
+
     def _all_expected(
         self,
         section: tuple[yaml.Node, yaml.Node],
-        packs: Sequence[Sequence[Patch]],
+        patches: Sequence[Patch],
         releases: Mapping[str, tuple[Release, ...]],
         complete: bool,
+        narrowed: bool,
     ) -> dict[str, Expected]:
-        known = {patch.name: patch for pack in packs for patch in pack}
+        known = {patch.name: patch for patch in patches}
         written = self._mapping(section[1], "`expected`")
         found: dict[str, Expected] = {}
         for name, (key, value) in written.items():
             if name not in known:
-                raise self._error(
-                    f"no patch is called {name!r}", key, nearest=_near(name, known), hint="`patchwork list` shows all"
-                )
+                what = f"no patch that `patches` names is called {name!r}" if narrowed else f"no patch is called {name!r}"
+                hint = "add it there, or take it out here" if narrowed else "`patchwork list` shows all"
+                raise self._error(what, key, nearest=_near(name, known), hint=hint)
             package = self._package(known[name], releases, key)
             entry = Expected(name, package, (), _line(key))
             found[name] = self._expected(entry, value, releases[package], complete)
-        named = [pack for pack in packs if any(patch.name in written for patch in pack)] or packs[:1]
-        for patch in (patch for pack in named for patch in pack if patch.name not in written):
-            package = self._package(patch, releases, section[0])
+        for patch in known.values():
+            package = package_of(patch, releases) or ""
+            if patch.name in written or not package:
+                continue
             if complete:
                 raise self._error(
                     f"nothing is expected of the patch {patch.name}",
@@ -216,12 +251,14 @@ class _Reader:
     def _package(self, patch: Patch, releases: Iterable[str], node: yaml.Node) -> str:
         if package := package_of(patch, releases):
             return package
-        wanted = " or ".join(dict.fromkeys((patch.module.partition(".")[0], *patch.versions)))
+        hint = "list it with its releases under `packages`"
+        if not patch.versions:
+            hint += "; if it is listed as a distribution of another name, write that name into the patch's `versions`"
         raise self._error(
-            f"{patch.name} is for a package that is not listed: {wanted}",
+            f"{patch.name} is for a package that is not listed: {' or '.join(dict.fromkeys(_holders(patch)))}",
             node,
             nearest=", ".join(releases),
-            hint="list it with its releases under `packages`",
+            hint=hint,
         )
 
     def _expected(self, entry: Expected, value: yaml.Node, releases: Sequence[Release], complete: bool) -> Expected:

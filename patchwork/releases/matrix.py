@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from ..catalog import all_patches
 from ..engine.errors import InvalidMatrix, PatchError, ReleaseUnavailable, UnknownRelease
-from ..engine.patch import Patch
 from .checking import Finding, check_all
 from .expectations import Expected, Matrix
 from .index import versions_of
-from .trees import Tree
+from .trees import Tree, canonical
 from .updating import Ranges, ranges_of
 from .wheels import fetch, fetch_all
 
@@ -93,23 +90,20 @@ class Facts:
     size: int
 
 
-def packs() -> list[tuple[Patch, ...]]:
-    """The built-in patches, then those of installed packs."""
-    built_in: tuple[Patch, ...] = tuple(importlib.import_module("patchwork.patches").PATCHES)
-    return [built_in, tuple(patch for patch in all_patches() if patch not in built_in)]
-
-
 def selected(matrix: Matrix, package: str | None) -> dict[str, tuple[str, ...]]:
     """The listed releases of one package, or of all.
 
     Raises:
         InvalidMatrix: the file lists no such package.
     """
-    if package is not None and package not in matrix.releases:
-        raise InvalidMatrix(f"no package {package!r} is listed", where=str(matrix.path), nearest=", ".join(matrix.releases))
-    return {
-        name: tuple(release.text for release in releases) for name, releases in matrix.releases.items() if package in (None, name)
+    found = {
+        name: tuple(release.text for release in releases)
+        for name, releases in matrix.releases.items()
+        if package is None or canonical(package) == canonical(name)
     }
+    if package is not None and not found:
+        raise InvalidMatrix(f"no package {package!r} is listed", where=str(matrix.path), nearest=", ".join(matrix.releases))
+    return found
 
 
 def newer(matrix: Matrix, packages: Sequence[str]) -> dict[str, Newer]:
@@ -154,8 +148,9 @@ def find(matrix: Matrix, releases: Mapping[str, Sequence[str]], progress: Progre
         _blame(matrix, pairs)
         raise
     trees = [Tree(package, release, wheel) for (package, release), wheel in zip(pairs, wheels, strict=True)]
-    patches = [patch for pack in packs() for patch in pack if patch.name in matrix.expected]
-    findings = check_all(patches, trees, workers=workers, progress=lambda done, total: progress("modules to check", done, total))
+    findings = check_all(
+        matrix.patches, trees, workers=workers, progress=lambda done, total: progress("modules to check", done, total)
+    )
     return Facts(tuple(findings), time.monotonic() - begin, len(sizes), sum(sizes))
 
 

@@ -63,20 +63,20 @@ class Tree:
             data = read_member(self.path, member)
             if data is not None:
                 return ModuleSource(module, f"{self.path.as_posix()}/{member}", data)
-        names = self._names(module.partition(".")[0])
+        names = self.names(module.partition(".")[0])
         compiled = [name for name in names if name.startswith(stem + ".") and name.endswith(_COMPILED)]
         if compiled:
             raise SourceUnavailable(
                 f"{module} has no Python source", where=compiled[0], hint="a compiled module cannot be patched"
             )
         raise TargetMissing(
-            f"{self} has no module {module}",
-            where=str(self.path),
+            f"{self.package} has no module {module}",
+            where=f"{self} ({self.path})",
             nearest=", ".join(_nearest(module, names)),
             hint="this release may have moved it: narrow the patch's `versions`",
         )
 
-    def _names(self, top: str) -> list[str]:
+    def names(self, top: str) -> list[str]:
         """The files under the top-level module `top`, as paths from the tree."""
         if self.path.is_file():
             return [name for name in open_wheel(self.path).NameToInfo if name.startswith((f"{top}/", f"{top}."))]
@@ -111,6 +111,12 @@ def has_module(folder: Path, top: str) -> bool:
         return True
     compiled = (file for file in folder.glob(f"{top}.*") if file.suffix in _COMPILED)
     return any(compiled) or any((folder / top).rglob("*.py"))
+
+
+def has_python(folder: Path) -> bool:
+    """Whether a folder holds Python files or is a checkout, and not merely something else of its name."""
+    signs = ("*.py", "*/*.py", "src/*/*.py", "pyproject.toml", "setup.cfg")
+    return folder.is_dir() and any(next(folder.glob(sign), None) for sign in signs)
 
 
 def open_wheel(path: Path) -> zipfile.ZipFile:

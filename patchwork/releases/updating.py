@@ -84,6 +84,7 @@ def _expected_splices(text: str, section: yaml.Node, expected: Mapping[str, Rang
         splices.append(_append(text, section, fresh, fresh))
     elif fresh:  # `expected: {}`
         start, end = _span(section)
+        start = len(text[:start].rstrip(" "))
         splices.append((start, end, "".join(f"{_newline(text)}  {line}" for line in fresh)))
     return splices
 

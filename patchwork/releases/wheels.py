@@ -56,24 +56,46 @@ def fetch_all(pairs: Sequence[tuple[str, str | Version]], progress: Progress | N
     Raises:
         UnknownRelease, ReleaseUnavailable: as `fetch`; the first failure ends it.
     """
+    return [path for path in _fetched(pairs, progress, ()) if isinstance(path, Path)]
+
+
+def fetch_each(pairs: Sequence[tuple[str, str | Version]], progress: Progress | None = None) -> list[Path | UnknownRelease]:
+    """The same where some releases may have no wheel: of such a one, the error takes the wheel's place.
+
+    Raises:
+        ReleaseUnavailable: as `fetch`; the first failure ends it.
+    """
+    return _fetched(pairs, progress, (UnknownRelease,))
+
+
+def _fetched(
+    pairs: Sequence[tuple[str, str | Version]], progress: Progress | None, kept: tuple[type[UnknownRelease], ...]
+) -> list[Path | UnknownRelease]:
     wanted = [(package, _version(package, version)) for package, version in pairs]
     known = {package: cached(package) for package, _ in wanted}
-    found = {(package, version): known[package].get(version) for package, version in wanted}
-    missing = [pair for pair, path in found.items() if path is None]
-    if missing:
-        found.update(_download_all(missing, progress or (lambda done, total, path: None)))
-    return [path for pair in wanted if (path := found[pair]) is not None]
+    found: dict[tuple[str, Version], Path | UnknownRelease] = {
+        (package, version): known[package][version] for package, version in wanted if version in known[package]
+    }
+    if missing := [pair for pair in dict.fromkeys(wanted) if pair not in found]:
+        found.update(_download_all(missing, progress or (lambda done, total, path: None), kept))
+    return [found[pair] for pair in wanted]
 
 
-def _download_all(pairs: Sequence[tuple[str, Version]], progress: Progress) -> dict[tuple[str, Version], Path]:
+def _download_all(
+    pairs: Sequence[tuple[str, Version]], progress: Progress, kept: tuple[type[UnknownRelease], ...]
+) -> dict[tuple[str, Version], Path | UnknownRelease]:
     progress(0, len(pairs), None)
-    found: dict[tuple[str, Version], Path] = {}
+    found: dict[tuple[str, Version], Path | UnknownRelease] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         running = {pool.submit(_download, *pair): pair for pair in pairs}
         try:
             for future in as_completed(running):
-                found[running[future]] = future.result()
-                progress(len(found), len(pairs), found[running[future]])
+                wheel = None
+                try:
+                    wheel = found[running[future]] = future.result()
+                except kept as error:
+                    found[running[future]] = error
+                progress(len(found), len(pairs), wheel)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return found
@@ -85,14 +107,10 @@ def _download(package: str, version: Version) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder, prefix="fetching-") as temporary:
-            # Without pip's own cache, which would keep a second copy.
-            pip.run(["download", "--no-deps", "--no-cache-dir", "--dest", temporary], package, version)
-            wheel = next(Path(temporary).glob("*.whl"), None)
+            wheel = pip.download(package, version, temporary)
             if wheel is None or not zipfile.is_zipfile(wheel):
-                raise ReleaseUnavailable(
-                    f"the wheel of {package} {version} is damaged where pip found it",
-                    hint="clear that place, or give --against another wheel or a folder",
-                )
+                what = f"the wheel of {package} {version} is damaged where pip found it"
+                raise ReleaseUnavailable(what, hint="clear that place, or wait until it is repaired")
             os.replace(wheel, folder / wheel.name)
             return folder / wheel.name
     except OSError as error:

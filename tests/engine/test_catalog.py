@@ -13,7 +13,7 @@ import pytest
 
 import patchwork
 from patchwork import AnchorMissing, CaseFails, InvalidPatch, Patch, PatchConflict, PatchError, UnknownPatch, required
-from patchwork.catalog import all_patches, command_for, named, previews
+from patchwork.catalog import all_patches, named, previews, tell_command
 
 if TYPE_CHECKING:
     from conftest import Library
@@ -307,7 +307,9 @@ def test_a_file_of_patches_is_named_by_its_path_and_one_of_them_behind_two_colon
     assert [patch.name for patch in named([file])] == ["mine.one", "mine.two"]
     assert [patch.name for patch in named([f"{file}::*.two"])] == ["mine.two"]
     assert [patch.name for patch in named(["mine.py::mine.one"], tmp_path)] == ["mine.one"]
-    assert command_for(named([f"{file}::*.two"])[0]) == f"{file}::mine.two"
+    error = AnchorMissing("x")
+    tell_command(error, named([f"{file}::*.two"])[0], "lib")
+    assert error.command == f"patchwork check {file}::mine.two --against 'lib'"
     assert [patch.name for patch in named([file, "trl.sft.collator"])] == ["trl.sft.collator", "mine.one", "mine.two"]
     with pytest.raises(UnknownPatch, match=r"mine\.three"):
         named([f"{file}::mine.three"])

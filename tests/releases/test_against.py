@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,9 @@ import pytest
 
 from patchwork import Patch
 from patchwork.engine.errors import PatchError, ReleaseUnavailable, UnknownRelease
-from patchwork.releases.against import packages_of, resolve
+from patchwork.releases.against import packages_of
+from patchwork.releases.against import resolve as meaning
+from patchwork.releases.pip import OnlySources
 from patchwork.releases.trees import Tree
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ LIB = {"lib": "lib"}
 SKLEARN = {"sklearn": "scikit-learn"}
 
 
-def versions(trees: list[Tree]) -> list[str | None]:
+def resolve(text: str, packages: dict[str, str]) -> tuple[Tree, ...]:
+    return meaning(text, packages).trees
+
+
+def versions(trees: Iterable[Tree]) -> list[str | None]:
     return [tree.version for tree in trees]
 
 
@@ -81,6 +87,49 @@ def test_a_prerelease_has_to_be_named(releases: Shelf) -> None:
     assert versions(resolve("lib==3.0rc1", LIB)) == ["3.0rc1"]
 
 
+def test_a_range_that_names_a_prerelease_takes_them_into_account(shelf: Shelf) -> None:
+    for version in ("1.0", "2.0.dev1", "2.0rc1", "2.0", "3.0rc1", "3.0"):
+        shelf.lib(version, "")
+    assert versions(resolve("lib>=2.0.dev2,<3", LIB)) == ["2.0rc1", "2.0"]
+    assert versions(resolve("lib>2.0rc1", LIB)) == ["2.0", "3.0rc1", "3.0"]
+    assert versions(resolve("lib>=1,!=2.0rc1", LIB)) == ["1.0", "2.0", "3.0"]
+
+
+def test_a_range_goes_on_without_the_releases_that_have_no_wheel(shelf: Shelf) -> None:
+    for version in ("1.0", "1.3"):
+        shelf.lib(version, "")
+    for version in ("1.1", "1.2"):
+        (shelf.folder / f"lib-{version}.tar.gz").touch()
+    found = meaning("lib>=1", LIB)
+    assert versions(found.trees) == ["1.0", "1.3"]
+    assert [(left.package, left.version, left.why) for left in found.left_out] == [
+        ("lib", "1.1", "only source archives"),
+        ("lib", "1.2", "only source archives"),
+    ]
+    for text in ("lib==1.2", "lib>1.0,<1.3"):
+        error = refused(text, kind=OnlySources)
+        assert (error.what, error.nearest) == ("there are only source archives of lib 1.2", "1.0, 1.3")
+        assert "give its folder" in error.hint
+        assert "!=" in error.hint
+
+
+def test_an_unknown_package_is_known_by_its_newest_wheel(shelf: Shelf) -> None:
+    shelf.wheel("libfork", "1.0", {"lib/__init__.py": ""})
+    shelf.wheel("other", "1.0", {"other.py": ""})
+    for name in ("libfork", "other"):
+        (shelf.folder / f"{name}-2.0.tar.gz").touch()
+    assert versions(resolve("libfork>=1", LIB)) == ["1.0"]
+    assert refused("other>=1").what == "no selected patch is for other 1.0"
+
+
+def test_above_the_newest_release_that_one_is_near(releases: Shelf) -> None:
+    assert refused("lib>2.0").nearest == "1.2, 1.10, 2.0"
+
+
+def test_how_to_go_on_without_an_index(unplugged: None) -> None:
+    assert refused("lib==1.0", kind=ReleaseUnavailable).hint.endswith("or give --against a wheel or a folder")
+
+
 def test_a_range_that_holds_nothing_names_what_is_near(releases: Shelf) -> None:
     error = refused("lib>1.2,<1.3")
     assert error.what in ("no release of lib is in <1.3,>1.2", "no release of lib is in >1.2,<1.3")
@@ -90,7 +139,7 @@ def test_a_range_that_holds_nothing_names_what_is_near(releases: Shelf) -> None:
 
 def test_a_package_of_prereleases_alone(shelf: Shelf) -> None:
     shelf.lib("1.0rc1", "")
-    assert refused("lib").what == "no final release of lib has a wheel"
+    assert refused("lib").what == "there is no final release of lib"
 
 
 def test_the_distribution_may_be_called_otherwise_than_the_module(shelf: Shelf) -> None:
@@ -212,8 +261,17 @@ def test_a_package_comes_before_a_folder_of_its_name(releases: Shelf, tmp_path: 
     monkeypatch.chdir(package(tmp_path / "checkout", text="__version__ = '9'"))
     assert versions(resolve("lib", LIB)) == ["2.0"]
     assert versions(resolve("./lib", LIB)) == ["9"]
+    assert meaning("lib", LIB).note == "lib: the newest release; the folder ./lib is meant by ./lib"
+    assert meaning("lib==2.0", LIB).note == ""
     monkeypatch.chdir(tmp_path)
     assert versions(resolve("checkout", LIB)) == ["9"]
+    (tmp_path / "lib").mkdir()
+    assert meaning("lib", LIB).note == ""  # holds no Python
+
+
+def test_a_package_that_the_index_lacks_may_be_the_folder(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(package(tmp_path / "checkout"))
+    assert refused("lib").hint.endswith("; the folder ./lib is meant by ./lib")
 
 
 def test_a_folder_without_any_of_the_packages(tmp_path: Path) -> None:

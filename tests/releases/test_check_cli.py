@@ -115,6 +115,125 @@ def test_wrong_use_of_patches_and_folders(releases: Shelf, tmp_path: Path) -> No
     assert run("check", "--against", str(tmp_path / "empty")).returncode == 2
 
 
+def test_a_release_without_a_wheel_stops_no_range(releases: Shelf) -> None:
+    (releases.folder / "transformers-5.1.5.tar.gz").touch()
+    (releases.folder / "transformers-5.1.6.zip").touch()
+    arguments = ("--against", "transformers>=5,<5.3")
+    done = run("check", NAME, *arguments)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"  applied  {NAME}  transformers 5.0.0 .. 5.2.0 (3 releases)"
+    assert lines[2] == "not checked: transformers 5.1.5, 5.1.6 (only source archives)"
+    assert lines[-1].startswith("1 patch on 3 releases (2 not checked): 3 applied, ")
+    left = json.loads(run("check", NAME, "--json", *arguments).stdout)[3]
+    assert (left["package"], left["version"], left["state"]) == ("transformers", "5.1.5", "not checked")
+    assert "only source archives" in left["error"]
+    done = run("diff", NAME, *arguments)
+    assert (done.returncode, lines[2] in done.stdout.splitlines()) == (1, True)
+    assert len(json.loads(run("diff", NAME, "--json", *arguments).stdout)) == 5
+    done = run("check", NAME, "--against", "transformers==5.1.5")
+    assert done.returncode == 2
+    assert "there are only source archives of transformers 5.1.5" in done.stderr
+
+
+def test_a_failure_of_neighbouring_releases_is_told_once(shelf: Shelf) -> None:
+    for number, source in enumerate(
+        (DRIFTED, "#\n" + DRIFTED, DRIFTED + "#", GOOD, DRIFTED, "#\n\n" + DRIFTED.replace("after", "on"))
+    ):
+        shelf.wheel("transformers", f"5.{number}", {"transformers/__init__.py": "", "transformers/modeling_utils.py": source})
+    done = run("check", NAME, "--against", "transformers>=5")
+    heads = [line for line in done.stdout.splitlines() if line.startswith("transformers")]
+    assert heads == ["transformers 5.0 .. 5.2 (3 releases)", "transformers 5.4", "transformers 5.5"]
+    assert "transformers-5.2-py3-none-any.whl" in done.stdout
+    assert "transformers-5.1-py3-none-any.whl" not in done.stdout
+    assert [item["state"] for item in json.loads(run("check", NAME, "--json", "--against", "transformers>=5").stdout)].count(
+        "failed"
+    ) == 5
+
+
+def test_failures_that_differ_in_their_lines_alone_are_one(shelf: Shelf, tmp_path: Path) -> None:
+    text = "Patch(name='lib.patch', target='lib.core:f', edits=[required('a(1)').replace('b()')])"
+    (tmp_path / "mine.py").write_text(f"from patchwork import Patch, required\nPATCHES = [{text}]\n")
+    for number, call in enumerate(("a(2)", "a(2)", "a(2)", "a(x)")):
+        shelf.lib(f"1.{number}", "\n" * number * 5 + f"def f():\n    return {call}\n")
+    out = run("check", str(tmp_path / "mine.py"), "--against", "lib>=1").stdout
+    assert [line for line in out.splitlines() if line.startswith("lib")] == ["lib 1.0 .. 1.2 (3 releases)", "lib 1.3"]
+    assert "lines 11-12" in out
+    assert "lines 6-7" not in out
+
+
+def test_releases_that_lack_the_module_are_one_line(shelf: Shelf) -> None:
+    for version in ("5.0", "5.1"):
+        shelf.wheel("transformers", version, {"transformers/__init__.py": ""})
+    lines = run("check", NAME, "--against", "transformers>=5").stdout.splitlines()
+    says = "transformers has no module transformers.modeling_utils"
+    assert lines[:3] == [
+        f"  failed   {NAME}  transformers 5.0 .. 5.1 (2 releases)  {says}",
+        "",
+        "transformers 5.0 .. 5.1 (2 releases)",
+    ]
+
+
+def test_the_same_release_from_two_places_is_told_by_its_places(releases: Shelf, wheels: Path) -> None:
+    wheel = releases.folder / "transformers-5.1.0-py3-none-any.whl"
+    done = run("check", NAME, "--against", "transformers>=5,<5.3", "--against", str(wheel))
+    lines = done.stdout.splitlines()
+    assert [line.partition(NAME)[2].strip() for line in lines[:4]] == [
+        "transformers 5.0.0",
+        f"transformers 5.1.0 ({wheels / wheel.name})",
+        f"transformers 5.1.0 ({wheel})",
+        "transformers 5.2.0",
+    ]
+    assert "1 patch on 4 releases: 4 applied" in lines[-1]
+
+
+def test_a_folder_of_the_name_is_told(releases: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here" / "transformers").mkdir(parents=True)
+    (tmp_path / "here" / "transformers" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    done = run("check", NAME, "--against", "transformers")
+    assert "transformers 5.3.0" in done.stdout
+    assert done.stderr.endswith("transformers: the newest release; the folder ./transformers is meant by ./transformers\n")
+
+
+def test_two_patches_of_one_name_are_refused_before_anything_is_fetched(releases: Shelf, wheels: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    text = "from patchwork import Patch, required\n"
+    for number in (1, 2):
+        text += f"p{number} = Patch(name={NAME!r}, target='transformers.x:f{number}', edits=[required('a()').replace('b()')])\n"
+    file.write_text(text)
+    for names in ([str(file)], [f"{file}::{NAME}", NAME]):
+        done = run("check", *names, "--against", "transformers>=5")
+        assert done.returncode == 2
+        assert f"two patches are called {NAME}" in done.stderr
+        assert f"{file}, of transformers.x:f2" in done.stderr
+    assert "built in or of a pack" in done.stderr
+    assert not wheels.exists()
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_goes_away_is_no_traceback(releases: Shelf, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # a buffer is written at the very end
+    command = [
+        sys.executable,
+        "-c",
+        "from patchwork.cli import main; main()",
+        "check",
+        NAME,
+        "--against",
+        "transformers>=5",
+        *form,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert "Traceback" not in said
+    assert "BrokenPipe" not in said
+    assert process.returncode == 1
+
+
 def test_no_network_and_a_damaged_wheel_exit_with_1(unplugged: None, tmp_path: Path) -> None:
     done = run("check", NAME, "--against", "transformers>=5")
     assert done.returncode == 1

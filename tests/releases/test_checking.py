@@ -252,7 +252,7 @@ def test_what_is_installed_here_is_checked_as_a_folder() -> None:
     if spec is None or spec.origin is None or find_spec("trl") is None:
         pytest.skip("transformers or trl is not installed")
     patches = all_patches()
-    found = check_all(patches, resolve(str(Path(spec.origin).parents[1]), packages_of(patches)), workers=1)
+    found = check_all(patches, resolve(str(Path(spec.origin).parents[1]), packages_of(patches)).trees, workers=1)
     expected = {item.outcome.patch: item.outcome for item in previews(all_patches())}
     assert {finding.outcome.patch for finding in found} == set(expected)
     words = {"pending": "applied", "skipped": "absent"}

@@ -9,7 +9,8 @@ from packaging.version import Version
 
 from patchwork.engine.errors import InvalidMatrix
 from patchwork.engine.patch import Patch, required
-from patchwork.releases import expectations, matrix, updating
+from patchwork.patches import PATCHES
+from patchwork.releases import expectations, updating
 
 
 def patch(name: str, package: str = "lib", **versions: str) -> Patch:
@@ -37,8 +38,8 @@ cells:
 """
 
 
-def parse(text: str, *packs: list[Patch], complete: bool = True) -> expectations.Matrix:
-    return expectations.parse(Path("m.yaml"), text, packs or (PACK,), complete=complete)
+def parse(text: str, known: list[Patch] = PACK, complete: bool = True) -> expectations.Matrix:
+    return expectations.parse(Path("m.yaml"), text, known, complete=complete)
 
 
 def refused(old: str, new: str) -> InvalidMatrix:
@@ -51,8 +52,9 @@ def refused(old: str, new: str) -> InvalidMatrix:
 
 def test_the_file_of_this_repository_covers_every_built_in_patch_on_every_release() -> None:
     path = Path(__file__).parents[2] / "compat_matrix.yaml"
-    found = expectations.read(path, matrix.packs()[:1])
-    assert list(found.expected) == [patch.name for patch in matrix.packs()[0]]
+    found = expectations.read(path, PATCHES)
+    assert list(found.expected) == [patch.name for patch in PATCHES]
+    assert found.patches == PATCHES
     assert all(entry.at(item.version) for entry in found.expected.values() for item in found.releases[entry.package])
     assert len(found.cells) >= 4
 
@@ -126,18 +128,74 @@ def test_a_file_that_is_none(tmp_path: Path, data: bytes | None) -> None:
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(InvalidMatrix) as caught:
-        expectations.read(path, [PACK])
+        expectations.read(path, PACK)
     assert caught.value.where == (str(path) if data is None else f"{path}:1")
 
 
-def test_a_pack_that_the_file_does_not_speak_of_needs_no_entry() -> None:
-    foreign = [patch("other.one", "other")]
-    assert list(parse(GOOD, PACK, foreign).expected) == ["lib.one", "lib.two"]
-    assert list(parse(GOOD, foreign, PACK).expected) == ["lib.one", "lib.two"]
+def test_a_patch_of_a_package_that_the_file_does_not_list_is_no_concern_of_it() -> None:
+    foreign = patch("other.one", "other")
+    assert list(parse(GOOD, [foreign, *PACK]).expected) == ["lib.one", "lib.two"]
+    assert parse(GOOD, [foreign, *PACK]).patches == tuple(PACK)
     empty = "packages: {lib: {releases: [1.0.0]}}\nexpected: {}\n"
-    assert list(parse(empty, PACK, foreign, complete=False).expected) == ["lib.one", "lib.two"]
+    assert list(parse(empty, [*PACK, foreign], complete=False).expected) == ["lib.one", "lib.two"]
     with pytest.raises(InvalidMatrix, match=r"nothing is expected of the patch lib\.three"):
-        parse(GOOD, foreign, [*PACK, patch("lib.three")])
+        parse(GOOD, [foreign, *PACK, patch("lib.three")])
+    with pytest.raises(InvalidMatrix, match=r"other\.one is for a package that is not listed: other"):
+        parse(GOOD.replace("cells:", '  other.one: {applied: ">=1"}\ncells:'), [foreign, *PACK])
+
+
+def chosen(folder: Path, items: str, entries: str = 'mine.a: {applied: ">=1"}') -> expectations.Matrix:
+    """A matrix file that says which patches it is about, read in its folder."""
+    text = f"packages: {{lib: {{releases: [1.0.0]}}}}\npatches:\n{items}expected:\n  {entries}\n"
+    return expectations.parse(folder / "m.yaml", text, PACK)
+
+
+MINE = """\
+from patchwork import Patch, required
+PATCHES = [Patch(name=name, target="lib.core:f", edits=[required("a()").replace(new)]) for name, new in %s]
+"""
+
+
+def test_a_file_may_name_the_patches_that_it_is_about(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE % '[("mine.a", "b()"), ("mine.b", "c()")]')
+    both = 'mine.a: {applied: ">=1"}\n  mine.b: {applied: ">=1"}'
+    found = chosen(tmp_path, "- mine.py\n", both)
+    assert [patch.name for patch in found.patches] == ["mine.a", "mine.b"]
+    assert list(chosen(tmp_path, "- mine.py::*.a\n").expected) == ["mine.a"]
+    for entries, where, says in (
+        ('mine.a: {applied: ">=1"}', 4, "nothing is expected of the patch mine.b"),
+        (f'{both}\n  lib.one: {{applied: ">=1"}}', 7, "no patch that `patches` names is called 'lib.one'"),
+    ):
+        with pytest.raises(InvalidMatrix) as caught:
+            chosen(tmp_path, "- mine.py\n", entries)
+        assert (caught.value.what, caught.value.where) == (says, f"{tmp_path}/m.yaml:{where}")
+
+
+@pytest.mark.parametrize(
+    ("items", "line", "says"),
+    [
+        ("- mine.py\n- their.py\n", 4, "`patches`: the file of patches cannot be run: FileNotFoundError"),
+        ("- mine.py\n- nonsense.*\n", 4, "`patches`: no patch is called 'nonsense.*'"),
+        ("- mine.py\n- again.py\n", 4, "`patches`: two patches are called mine.a"),
+        ("- transformers.*\n", 3, " is for a package that is not listed: transformers"),
+        ("- [mine.py]\n", 3, "a patch has to be a text"),
+        ("  []\n", 3, "`patches` names none"),
+    ],
+)
+def test_what_is_wrong_with_the_named_patches(tmp_path: Path, items: str, line: int, says: str) -> None:
+    (tmp_path / "mine.py").write_text(MINE % '[("mine.a", "b()")]')
+    (tmp_path / "again.py").write_text(MINE % '[("mine.a", "c()")]')
+    with pytest.raises(InvalidMatrix) as caught:
+        chosen(tmp_path, items)
+    assert says in caught.value.what
+    assert caught.value.where.startswith(f"{tmp_path}/m.yaml:{line}")
+
+
+def test_a_fault_in_a_file_of_patches_is_told_with_both_lines(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("one = 1\nnothing()\n")
+    with pytest.raises(InvalidMatrix) as caught:
+        chosen(tmp_path, "- mine.py\n")
+    assert caught.value.where == f"{tmp_path}/m.yaml:3 ({tmp_path}/mine.py:2)"
 
 
 def test_a_package_is_found_by_its_distribution_too() -> None:
@@ -145,6 +203,18 @@ def test_a_package_is_found_by_its_distribution_too() -> None:
     assert expectations.package_of(sklearn, ["lib", "Scikit_Learn"]) == "Scikit_Learn"
     assert expectations.package_of(sklearn, ["scikit-learn", "sklearn"]) == "sklearn"
     assert expectations.package_of(sklearn, ["lib"]) is None
+
+
+def test_a_condition_on_another_package_does_not_make_a_patch_one_of_that() -> None:
+    assert expectations.package_of(patch("a.b", lib=">=1", torch=">=2"), ["torch"]) is None
+
+
+def test_a_patch_without_versions_is_told_to_name_its_distribution() -> None:
+    text = 'packages: {attrs: {releases: ["23.1"]}}\nexpected:\n  a.b: {applied: ">=1"}\n'
+    with pytest.raises(InvalidMatrix, match="not listed: attr") as caught:
+        parse(text, [patch("a.b", "attr")])
+    assert caught.value.hint.endswith("write that name into the patch's `versions`")
+    assert list(parse(text, [patch("a.b", "attr", attrs=">=1")]).expected) == ["a.b"]
 
 
 def test_an_update_leaves_all_but_its_entries() -> None:
@@ -213,6 +283,7 @@ def test_a_patch_that_is_new_to_the_file_is_added(section: str) -> None:
     states = {name: entry.ranges[0].state for name, entry in parse(new).expected.items()}
     assert states == {"lib.one": "applied", "lib.two": "applied"}
     assert new.startswith(text[: text.index("expected:") + 9])
+    assert " \n" not in new
 
 
 def test_ranges_begin_at_releases_and_the_last_is_open() -> None:

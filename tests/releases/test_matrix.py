@@ -13,7 +13,7 @@ import pytest
 import yaml
 from rich.text import Text
 
-from patchwork import cli, matrix_tables
+from patchwork import cli, matrix_tables, patches
 from patchwork.catalog import newest_tested
 from patchwork.engine.patch import Patch, required
 from patchwork.releases import expectations, matrix
@@ -211,6 +211,25 @@ def test_an_update_of_one_package_leaves_the_others(run: Run) -> None:
     assert "lib.one" not in out
 
 
+def test_a_package_may_be_written_in_any_way(run: Run) -> None:
+    change("  lib:\n", "  Lib:\n")
+    change("lib: 2.0.0", "Lib: 2.0.0")
+    assert run("--package", "LIB")[1].startswith("Lib  4 releases")
+
+
+def test_a_file_may_be_about_patches_of_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine.py").write_text(
+        "from patchwork import Patch, required\n"
+        "PATCHES = [Patch(name='mine.new', target='lib.core:new', edits=[required('return 2').replace('return 3')])]\n"
+    )
+    (tmp_path / "sub" / "m.yaml").write_text("packages: {lib: {releases: [1.0.0, 2.0.0]}}\npatches: [mine.py]\nexpected: {}\n")
+    assert run("--file", "sub/m.yaml", "--update", "--yes")[0] == 0
+    assert (tmp_path / "sub" / "m.yaml").read_text().endswith('expected:\n  mine.new: {applied: ">=1.0.0"}\n')
+    code, out, _ = run("--file", "sub/m.yaml")
+    assert (code, out.splitlines()[1]) == (0, "  mine.new  ++  applied 1.0.0 .. 2.0.0")
+
+
 def test_no_newer_release(run: Run) -> None:
     code, out, _ = run("--new")
     assert (code, out) == (0, "No release is newer than the listed ones.\n\n")
@@ -300,7 +319,7 @@ def test_json_holds_everything(run: Run) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_table_fits_its_width_and_breaks_no_run(index: Path, width: int) -> None:
-    file = expectations.read(Path("compat_matrix.yaml"), matrix.packs())
+    file = expectations.read(Path("compat_matrix.yaml"), PATCHES)
     states = [(f"5.{minor}.0", "absent" if minor < 4 or minor > 30 else "applied") for minor in range(36)]
     comparison = matrix.Comparison("transformers.gated_delta.qwen3_5_moe", "lib", tuple(states))
     facts = matrix.Facts((), 0.0, 0, 0)
@@ -343,11 +362,23 @@ def test_no_network_falls_short_and_names_the_line(run: Run, index: Path, monkey
     code, _, err = run()
     assert code == 1
     assert "where: compat_matrix.yaml:6" in err
+    assert "--against" not in err
+    assert "folder" not in err
+
+
+def test_a_listed_release_without_a_wheel_names_its_line_and_no_folder(run: Run, index: Path) -> None:
+    change("- 1.9.0", "- 1.9.5")
+    (index / "lib-1.9.5.tar.gz").touch()
+    code, _, err = run()
+    assert code == 2
+    assert "there are only source archives of lib 1.9.5" in err
+    assert "where: compat_matrix.yaml:6" in err
+    assert "folder" not in err
 
 
 def test_the_newest_tested_releases_are_the_last_ones_listed() -> None:
     """An installed patchwork has no matrix file, so `TESTED` repeats what it says."""
     file = yaml.safe_load((Path(__file__).parents[2] / "compat_matrix.yaml").read_text())
     listed = {name: str(package["releases"][-1]) for name, package in file["packages"].items()}
-    concerned = {expectations.package_of(patch, listed) for patch in matrix.packs()[0]}
+    concerned = {expectations.package_of(patch, listed) for patch in patches.PATCHES}
     assert newest_tested() == {name: release for name, release in listed.items() if name in concerned}

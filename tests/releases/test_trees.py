@@ -51,7 +51,8 @@ def test_a_package_comes_before_a_module_of_its_name(tree: Tree) -> None:
 def test_a_name_that_begins_like_a_module_is_none(tree: Tree) -> None:
     with pytest.raises(TargetMissing) as caught:
         tree.read("lib.models.siglipx.modeling_siglipx")
-    assert caught.value.what == "lib 1.0 has no module lib.models.siglipx.modeling_siglipx"
+    assert caught.value.what == "lib has no module lib.models.siglipx.modeling_siglipx"
+    assert caught.value.where == f"lib 1.0 ({tree.path})"
     assert caught.value.nearest == "lib.models.siglip"
     with pytest.raises(TargetMissing):
         tree.read("lib.cor")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from packaging.version import Version
 from patchwork.engine.errors import ReleaseUnavailable, UnknownRelease
 from patchwork.releases import pip
 from patchwork.releases.index import versions_of
-from patchwork.releases.wheels import cached, fetch, fetch_all
+from patchwork.releases.wheels import cached, fetch, fetch_all, fetch_each
 
 if TYPE_CHECKING:
     from conftest import Shelf
@@ -65,7 +64,7 @@ def test_a_release_that_does_not_exist_names_the_closest(shelf: Shelf) -> None:
 def test_a_package_that_does_not_exist(shelf: Shelf) -> None:
     with pytest.raises(UnknownRelease, match=r"there is no wheel of lib 1\.3"):
         fetch("lib", "1.3")
-    with pytest.raises(UnknownRelease, match="no final release of lib has a wheel"):
+    with pytest.raises(UnknownRelease, match="there is no final release of lib"):
         versions_of("lib")
 
 
@@ -88,7 +87,6 @@ def test_without_pip_it_is_said_how_to_go_on(shelf: Shelf, no_pip: None) -> None
         fetch("lib", "1.0")
     assert caught.value.what == "there is no pip here to look for lib 1.0"
     assert "python -m ensurepip" in caught.value.hint
-    assert "a wheel or a folder" in caught.value.hint
 
 
 def test_a_constraint_on_what_is_installed_here_forbids_no_release(
@@ -108,12 +106,68 @@ def test_the_releases_are_final_ones_in_order(shelf: Shelf, monkeypatch: pytest.
     assert list(map(str, versions_of("lib"))) == ["1.9", "1.9.post1", "1.10"]
 
 
+def test_prereleases_are_listed_when_asked_for(shelf: Shelf) -> None:
+    for version in ("1.0", "2.0rc1"):
+        shelf.lib(version, "")
+    assert list(map(str, versions_of("lib", prereleases=True))) == ["1.0", "2.0rc1"]
+
+
+def test_a_release_without_a_wheel_or_with_one_for_another_machine_is_listed(shelf: Shelf) -> None:
+    shelf.lib("1.0", "")
+    (shelf.folder / "lib-1.1.tar.gz").touch()
+    shelf.wheel("lib", "1.2", {}, filename="lib-1.2-cp27-cp27m-win32.whl")
+    assert list(map(str, versions_of("lib"))) == ["1.0", "1.1", "1.2"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "taken"),
+    [
+        (["cp27-cp27m-win32"], 0),
+        (["cp37-cp37m-macosx_10_9_x86_64"], 0),
+        (["cp36-abi3-manylinux_2_5_s390x.manylinux1_s390x"], 0),
+        (["pp37-pypy37_pp73-win_amd64"], 0),
+        (["py2-none-any"], 0),
+        (["cp27-cp27m-win32", "pp311-pypy311_pp73-win32", *(f"cp3{minor}-cp3{minor}-win32" for minor in range(5, 11))], 7),
+        (["cp37-cp37m-win32", "py399-none-any", "py2-none-any"], 1),
+        (["py3-none-win32", "cp27-cp27m-win32"], 0),
+    ],
+)
+def test_a_wheel_for_another_machine_will_do(shelf: Shelf, tags: list[str], taken: int) -> None:
+    for tag in tags:
+        shelf.wheel("lib", "1.0", {"lib/core.py": tag}, filename=f"lib-1.0-{tag}.whl")
+    assert fetch("lib", "1.0").name == f"lib-1.0-{tags[taken]}.whl"
+
+
+def test_a_wheel_for_this_machine_comes_before_others(shelf: Shelf) -> None:
+    shelf.wheel("lib", "1.0", {}, filename="lib-1.0-cp399-cp399-win32.whl")
+    shelf.lib("1.0", "")
+    assert fetch("lib", "1.0").name == "lib-1.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize("name", ["lib-1.0.tar.gz", "lib-1.0.zip"])
+def test_a_release_of_source_archives_alone_is_called_that(shelf: Shelf, name: str) -> None:
+    shelf.lib("1.1", "")
+    (shelf.folder / name).touch()
+    with pytest.raises(UnknownRelease) as caught:
+        fetch("lib", "1.0")
+    assert caught.value.what == "there are only source archives of lib 1.0"
+    assert caught.value.nearest == "1.1"
+    [missing, wheel] = fetch_each([("lib", "1.0"), ("lib", "1.1")])
+    assert isinstance(missing, UnknownRelease)
+    assert isinstance(wheel, Path)
+
+
+def test_no_network_ends_the_fetching_of_what_may_be_missing(unplugged: None) -> None:
+    with pytest.raises(ReleaseUnavailable, match="cannot be reached"):
+        fetch_each([("lib", "1.0")])
+
+
 def test_a_download_that_is_interrupted_leaves_nothing(shelf: Shelf, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(command: Sequence[str], package: str, version: Version) -> str:
-        (Path(command[-1]) / "lib-1.0-py3-none-any.whl").write_bytes(b"PK")
+    def half(package: str, version: Version, folder: str) -> Path:
+        (Path(folder) / "lib-1.0-py3-none-any.whl").write_bytes(b"PK")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pip, "run", half)
+    monkeypatch.setattr(pip, "download", half)
     with pytest.raises(KeyboardInterrupt):
         fetch("lib", "1.0")
     assert list(wheels.iterdir()) == []
