@@ -90,7 +90,7 @@ def spent(file: expectations.Matrix) -> tuple[dict[str, float], float]:
         (matrix, "fetch_all", lambda *args: "finding wheels"),
         (builtins, "compile", compiles),
         (libcst, "parse_module", lambda *args, **kwargs: "parsing (libcst)"),
-        (prepare, "rewrite", lambda *args, **kwargs: "finding and editing"),
+        (prepare, "rewrite_module", lambda *args, **kwargs: "finding and editing"),
         (trial, "dry_run", lambda *args: "checking the new code"),
     ]
     with ExitStack() as patched:

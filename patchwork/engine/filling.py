@@ -132,4 +132,6 @@ def block_text(statements: tuple[ast.AST, ...], source: Source) -> str:
     lead = source.before_on_line(start, line)
     if lead.strip():
         return source.text[start:end]
+    if source.text.startswith("elif", start):  # a statement of its own begins with `if`
+        return reindent(lead + source.text[start + len("el") : end], "", "\n", strip=len(lead))
     return reindent(source.text[start - len(lead) : end], "", "\n", strip=len(lead))

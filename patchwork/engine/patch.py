@@ -348,4 +348,8 @@ def patches_in(value: object) -> tuple[Patch, ...]:
     for item in items:
         if not isinstance(item, Patch):
             raise InvalidPatch(f"{item!r} is not a patch", hint="give a Patch, or a list of them")
-    return tuple(item for item in items if isinstance(item, Patch))
+    found = tuple(item for item in items if isinstance(item, Patch))
+    for patch in found:
+        if any(other.name == patch.name and other != patch for other in found):
+            raise InvalidPatch("two different patches have this name", patch=patch.name, hint="rename one")
+    return found

@@ -162,11 +162,12 @@ def _rewrite(
 def _check_captures(applied: Sequence[tuple[Patch, Verdict]]) -> None:
     """Raise CaptureRebound where one edit binds what another, of the same patch or not, reads later."""
     edits = [(patch, uses, made) for patch, verdict in applied for plan in verdict.plans for uses, made in plan.captures]
-    for patch, uses, own in edits:
+    for number, (patch, uses, own) in enumerate(edits):
+        others = [
+            (made, other.name, place > number) for place, (other, _, made) in enumerate(edits) if other.target == patch.target
+        ]
         try:
-            check_edits(
-                uses, [(made, other.name) for other, _, made in edits if made is not own and other.target == patch.target]
-            )
+            check_edits(uses, own, [item for item in others if item[0] is not own])
         except CaptureRebound as error:
             raise error.about(patch=patch.name, target=patch.target) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .pattern import position
@@ -24,10 +24,11 @@ class Binding:
 
 
 class Tree:
-    """The way from any node below `root` up to it."""
+    """The way from any node below `root` up to it; `resolve` says what bound names stand for."""
 
-    def __init__(self, root: ast.AST) -> None:
+    def __init__(self, root: ast.AST, resolve: Callable[[Iterable[str]], set[str]] = set) -> None:
         self.root = root
+        self._resolve = resolve
         self._parents = {id(child): node for node in ast.walk(root) for child in ast.iter_child_nodes(node)}
 
     def holds(self, node: ast.AST) -> bool:
@@ -50,15 +51,17 @@ class Tree:
             if isinstance(parent, _COMPREHENSIONS):
                 first = parent.generators[0]
                 outside = child is first and inner is first.iter
-                if not outside and name in {target for item in parent.generators for target in names_in(item.target)}:
+                if not outside and name in self._resolve(
+                    target for item in parent.generators for target in names_in(item.target)
+                ):
                     return parent
             elif isinstance(parent, ast.Lambda):
-                if child is parent.body and name in _parameters(parent.args):
+                if child is parent.body and name in self._resolve(_parameters(parent.args)):
                     return parent
                 function_between = function_between or child is parent.body
             elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
                 if any(child is item for item in parent.body):
-                    if name in _parameters(parent.args) | _own_names(parent.body):
+                    if name in self._resolve(_parameters(parent.args) | _own_names(parent.body)):
                         return parent
                     function_between = True
             elif (
@@ -128,6 +131,8 @@ def _bound_by(node: ast.AST) -> Iterator[Binding]:
     elif isinstance(node, ast.With | ast.AsyncWith):
         for item in node.items:
             yield from _targets([item.optional_vars] if item.optional_vars else [], _bound(item.context_expr))
+    elif type(node).__name__ == "TypeAlias":  # from Python 3.12 on
+        yield from _targets([node.name], _bound(node))  # type: ignore[attr-defined]
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for alias in node.names:
             yield Binding(alias.asname or alias.name.partition(".")[0], node, _bound(node))

@@ -30,7 +30,7 @@ def stands(edit: Edit, matches: list[Match], source: Source, function: Function,
         there = [_is_inserted(edit, match, source, function, beside) for match in matches]
         line = next((match.line for match, done in zip(matches, there, strict=True) if done), 0)
     else:
-        made = _made(edit, function)
+        made = _made(edit, function, matched=bool(matches))
         if not made:
             return ""
         inside = {id(child) for match in made for node in match.nodes for child in ast.walk(node)}
@@ -46,14 +46,14 @@ def stands(edit: Edit, matches: list[Match], source: Source, function: Function,
     return told(line, edit.code if edit.action != "set_argument" else f"{edit.name}={edit.code}") if any(there) else ""
 
 
-def _made(edit: Edit, function: Function) -> list[Match]:
+def _made(edit: Edit, function: Function, *, matched: bool) -> list[Match]:
     """The places that look like the edit's result, as many as there must be; none where finding them would prove nothing.
 
     It does not where the result has no word that the anchor lacks: `foo(x)` stands in `foo(x) + 1`, and in whatever upstream
     makes of that; `a in b` stands in `not a in b`. It does where the anchor is a part of the result: `foo(x)` in `-foo(x)`.
     """
     anchor, pattern = edit.anchor, made_by(edit)
-    if not tells(pattern) or not (_is_around(pattern, anchor.pattern) or _words(pattern) - _words(anchor.pattern)):
+    if not (matched or tells(pattern)) or not (_is_around(pattern, anchor.pattern) or _words(pattern) - _words(anchor.pattern)):
         return []
     made = places(Anchor(pattern, inside=anchor.inside, after=anchor.after, before=anchor.before), function)
     return made if len(made) >= (anchor.count or anchor.at_least or 1) else []

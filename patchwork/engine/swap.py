@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from .closures import exchange
 from .errors import ForeignPatch, MissingName, SourceMismatch, TargetMissing, Unswappable
 from .locate import Function
+from .scopes import bindings_in
 from .text import Source
 
 _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property, functools.singledispatchmethod)
@@ -29,6 +30,7 @@ _HOLDERS = (types.FunctionType, staticmethod, classmethod, functools.partial)
 _NEUTRAL = {"builtins", "functools", "contextlib", "patchwork"}
 _MOST_LAYERS = 1000
 _UNKNOWABLE = re.compile(r"\bglobals\b|\bimport\s*\*")  # may also stand in a string or comment
+_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING", "False", "0")
 _KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -366,4 +368,17 @@ def module_names(source: Source) -> set[str] | None:
         for symbol in scope.get_symbols():
             if (scope is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
                 names.add(symbol.get_name())
-    return names
+    return names - _never_bound(source.tree)
+
+
+def _never_bound(tree: ast.Module) -> set[str]:
+    """The names that a module binds only where no Python runs: under `if TYPE_CHECKING:` or `if False:`."""
+    never, others, queue = set[str](), set[str](), list[ast.stmt](tree.body)
+    for statement in queue:
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) in _NEVER:
+            never |= {item.name for child in statement.body for item in bindings_in(child)}
+            queue.extend(statement.orelse)
+        else:
+            others |= {item.name for item in bindings_in(statement)}
+    declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    return never - others - declared if never else never

@@ -711,3 +711,13 @@ def test_super_in_a_function_of_no_class_is_refused_before_and_after_the_import(
     patchwork.apply(named)
     with pytest.raises(TypeError, match=r"super\(type, obj\): obj"):
         lib.load().f("")
+
+
+@pytest.mark.parametrize("test", ["TYPE_CHECKING", "typing.TYPE_CHECKING", "False"])
+def test_a_name_that_only_type_checkers_see_is_missing_before_the_import_too(lib: Library, test: str) -> None:
+    head = f"import typing\nfrom typing import TYPE_CHECKING\nif {test}:\n    from collections import OrderedDict, deque\n"
+    lib.write(head + "else:\n    deque = None\ndef f(x):\n    return x\n")
+    with pytest.raises(MissingName, match="OrderedDict"):
+        patchwork.apply(lib.patch("f", at_start("OrderedDict")))
+    assert patchwork.apply(lib.patch("f", at_start("deque")))["own.patch"].state == "pending"
+    assert lib.load().f(1) == 1
