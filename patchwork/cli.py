@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from . import __version__
+from .colours import COLOURS
 from .demo_data import DemoError
 from .engine.errors import InvalidMatrix, InvalidPatch, PatchError, UnknownPatch, UnknownRelease
 
@@ -37,7 +38,6 @@ Against = Annotated[
     typer.Option(metavar="WHAT", help="PKG==V, 'PKG>=A,<B', PKG (its newest release), a folder or a wheel; may be repeated."),
 ]
 Form = Literal["table", "markdown", "json"]
-_COLOURS = {"pending": "green", "applied": "green", "native": "cyan", "failed": "bold red", "skipped": "yellow", "absent": "dim"}
 _WORDS = {"pending": "fits"}
 
 
@@ -80,11 +80,7 @@ def check(
     if as_json:
         _print_json(done.as_dicts())
     else:
-        for line in (
-            *tables.check_lines(done.findings),
-            *tables.left_out_lines(done.left_out),
-            "\n" + tables.check_summary(done),
-        ):
+        for line in tables.checked_lines(done):
             console.print(line)
     _print_notes(done.notes)
     raise typer.Exit(int(not done.ok))
@@ -234,7 +230,7 @@ def _print_diagnosis(found: Diagnosis) -> None:
 def _print_patch(item: Preview, *, with_reason: bool = True) -> None:
     outcome = item.outcome
     word = _WORDS.get(outcome.state, outcome.state)
-    console.print(f"  [{_COLOURS[outcome.state]}]{word:<8}[/] [bold]{escape(outcome.patch)}[/]  [dim]{escape(outcome.target)}[/]")
+    console.print(f"  [{COLOURS[outcome.state]}]{word:<8}[/] [bold]{escape(outcome.patch)}[/]  [dim]{escape(outcome.target)}[/]")
     if outcome.error is not None:
         console.print(textwrap.indent(escape(str(outcome.error)), "    "))
         return

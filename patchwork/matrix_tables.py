@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.markup import escape
 
+from .colours import COLOURS
 from .releases.expectations import Matrix
 from .releases.matrix import Comparison, Facts, Newer, words
 from .releases.updating import Ranges
-from .tables import COLOURS
 
 GLYPHS = {"applied": "+", "native": "=", "absent": ".", "failed": "!"}
 _LEAST_WORDS = 24  # where fewer columns are left for the ranges, they go below

@@ -12,10 +12,9 @@ from packaging.version import InvalidVersion, Version
 from rich.markup import escape
 
 from .check_run import Checked
+from .colours import COLOURS
 from .releases.against import LeftOut
 from .releases.checking import Finding
-
-COLOURS = {"pending": "green", "applied": "green", "native": "cyan", "failed": "bold red", "skipped": "yellow", "absent": "dim"}
 
 
 def checked_lines(checked: Checked) -> Iterator[str]:

@@ -14,12 +14,10 @@ from .errors import CaptureRebound
 from .holes import holes_in, many_of
 from .locate import Function
 from .patch import Edit
-from .pattern import Captured, Match, position
-from .scopes import Moment, Tree, bindings_in, end_of, spelled, start_of
+from .pattern import Match, position
+from .scopes import LOOPS, Moment, Tree, bindings_in, end_of, spelled, start_of
 from .splicing import holder
-from .templates import Template, rebound
-
-_Loop = (ast.For, ast.AsyncFor, ast.While)
+from .templates import Template, nodes_in, rebound
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def check_captures(edit: Edit, match: Match, function: Function) -> tuple[list[U
 
 def _captured(hole: str, match: Match) -> list[ast.AST]:
     """The expressions that a hole captured: those in the match itself, or else where the anchor was narrowed."""
-    found = [node for place in match.occurrences[hole] for node in _nodes(place) if not isinstance(node, ast.stmt)]
+    found = [node for place in match.occurrences[hole] for node in nodes_in(place) if not isinstance(node, ast.stmt)]
     here = {id(child) for node in match.nodes for child in ast.walk(node)}
     return [node for node in found if id(node) in here] or found
 
@@ -130,7 +128,7 @@ def _use(edit: Edit, match: Match, function: Function) -> Moment:
 def _with_loops(high: Moment, captured: list[Moment], use: Moment, function: Function) -> Moment:
     """The last moment that counts: code in a loop runs again after what follows it there, what was captured before is not."""
     for node in ast.walk(function):
-        if not isinstance(node, _Loop):
+        if not isinstance(node, LOOPS):
             continue
         last = (*end_of(node)[:2], 2)
         if not start_of(node.body[0])[:2] <= use[:2] <= last[:2]:
@@ -140,12 +138,6 @@ def _with_loops(high: Moment, captured: list[Moment], use: Moment, function: Fun
         if any(moment < start_of(node) or once[0] <= moment < once[1] for moment in captured):
             high = max(high, last)
     return high
-
-
-def _nodes(place: Captured) -> tuple[ast.AST, ...]:
-    if isinstance(place, tuple):
-        return tuple(node for node in place if hasattr(node, "lineno"))
-    return (place,) if isinstance(place, ast.AST) and hasattr(place, "lineno") else ()
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -11,6 +11,7 @@ from .pattern import position
 # Line, column, and the order of what happens at one place: code ends, names are bound, inserted code runs, names are deleted.
 Moment = tuple[int, int, int]
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -81,7 +82,7 @@ class Tree:
         for parent, child in self.above(other):
             if id(parent) in up:
                 apart = isinstance(parent, ast.If) and _arm(parent, child) != _arm(parent, up[id(parent)])
-                loops = (item for item, _ in self.above(parent) if isinstance(item, ast.For | ast.AsyncFor | ast.While))
+                loops = (item for item, _ in self.above(parent) if isinstance(item, LOOPS))
                 return apart and all(id(loop) in around for loop in loops)
         return False
 

@@ -14,9 +14,8 @@ from .holes import hole_of, holes_in, many_of, python_of
 from .locate import Function
 from .patch import Edit
 from .pattern import Captured, Match, position
-from .scopes import SCOPES, Binding, Tree, bindings_in, names_in, start_of
+from .scopes import LOOPS, SCOPES, Binding, Tree, bindings_in, names_in, start_of
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LEAVING = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Continue)
 
 
@@ -91,7 +90,7 @@ class Template:
         return found
 
     def _check_scopes(self, hole: str, spot: ast.AST) -> None:
-        parts = _nodes(self._match.bindings[hole])
+        parts = nodes_in(self._match.bindings[hole])
         inside = {id(child) for part in parts for child in ast.walk(part)}
         for item in [child for part in parts for child in ast.walk(part) if isinstance(child, ast.Name)]:
             was, here = self._source.owner(item.id, item), self._tree.owner(item.id, spot)
@@ -124,7 +123,7 @@ class Template:
 
     def _check_carried(self, hole: str, other: str, names: set[str]) -> None:
         """Code that is carried over and binds what `hole` reads keeps its place before or behind it."""
-        items = _nodes(self._match.bindings[other])
+        items = nodes_in(self._match.bindings[other])
         again = [item for node in items for item in bindings_in(node) if item.name in names]
         nodes = self._nodes_of(hole)
         if not again or not nodes:
@@ -144,7 +143,7 @@ class Template:
         return once and any(_in_body(loop, spot, self._tree) for spot, place in pairs for loop in _loops_above(self._tree, place))
 
     def _nodes_of(self, hole: str) -> list[ast.AST]:
-        return [node for place in self._match.occurrences[hole] if not isinstance(place, str) for node in _nodes(place)]
+        return [node for place in self._match.occurrences[hole] if not isinstance(place, str) for node in nodes_in(place)]
 
 
 def rebound(hole: str, again: Binding, captured: int) -> CaptureRebound:
@@ -163,13 +162,14 @@ def _spots_in(code: ast.AST, hole: str) -> list[ast.AST]:
     return [node for node in ast.walk(code) if isinstance(node, ast.Name) and node.id == name]
 
 
-def _nodes(place: Captured) -> list[ast.AST]:
+def nodes_in(place: Captured) -> list[ast.AST]:
+    """The pieces of code that a hole captured, those that have a position."""
     items = place if isinstance(place, tuple) else (place,)
     return [node for node in items if isinstance(node, ast.AST) and hasattr(node, "lineno")]
 
 
 def _statements(place: Captured) -> list[ast.stmt]:
-    return [node for node in _nodes(place) if isinstance(node, ast.stmt)]
+    return [node for node in nodes_in(place) if isinstance(node, ast.stmt)]
 
 
 def _binders(pattern: str) -> set[str]:
@@ -199,7 +199,7 @@ def _depth(tree: Tree, node: ast.AST) -> int:
 
 
 def _loops_above(tree: Tree, node: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
-    return (parent for parent, _ in tree.above(node) if isinstance(parent, _LOOPS))
+    return (parent for parent, _ in tree.above(node) if isinstance(parent, LOOPS))
 
 
 def _in_body(loop: ast.For | ast.AsyncFor | ast.While, node: ast.AST, tree: Tree) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ from ..engine.errors import (
 )
 from ..engine.installed import ModuleSource
 from ..engine.patch import Patch
+from ..engine.preview import failed
 from ..engine.report import Outcome
 from ..engine.rewriting import Rewrite
 from .against import packages_of
@@ -173,7 +173,7 @@ def _places(patches: Sequence[Patch], tree: Tree) -> Iterator[_Place]:
             modules[patch.module] = _read(tree, patch.module)
         found = modules[patch.module]
         if isinstance(found, PatchError):
-            yield replace(place, settled=_failed(patch, found))
+            yield replace(place, settled=failed(patch, found))
         else:
             yield replace(place, source=found)
 
@@ -206,11 +206,6 @@ def _absent(place: _Place, detail: str) -> Outcome:
     return Outcome(place.patch.name, place.patch.target, "absent", _joined(detail, place.note))
 
 
-def _failed(patch: Patch, error: PatchError) -> Outcome:
-    error = copy.copy(error).about(patch=patch.name, target=patch.target)
-    return Outcome(patch.name, patch.target, "failed", error.what, error=error)
-
-
 def _joined(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
@@ -223,7 +218,7 @@ def _finding(place: _Place, result: Result | None) -> Finding:
     outcome, rewrite = result
     if outcome.error is not None:
         # A copy: the error of a trial may be that of several releases, and each is about its own file.
-        outcome = _failed(place.patch, outcome.error)
+        outcome = failed(place.patch, outcome.error)
         assert outcome.error is not None
         outcome.error.file = path
         if isinstance(outcome.error, TargetMissing) and (home := home_of(place.source, place.patch.qualname, tree)):
