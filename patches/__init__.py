@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from .transformers import gated_delta, modeling_utils, trainer
+from . import kernels
+from .transformers import dispatched, gated_delta, hub_kernels, kda, modeling_utils, torch_scan, trainer
 from .trl import sft_trainer
 
-PATCHES = (*modeling_utils.PATCHES, *trainer.PATCHES, *gated_delta.PATCHES, *sft_trainer.PATCHES)
+PATCHES = (
+    *modeling_utils.PATCHES,
+    *trainer.PATCHES,
+    *gated_delta.PATCHES,
+    *dispatched.PATCHES,
+    *torch_scan.PATCHES,
+    *kda.PATCHES,
+    *hub_kernels.PATCHES,
+    *kernels.PATCHES,
+    *sft_trainer.PATCHES,
+)
 
 # The newest releases that these patches were checked against; on newer ones they are tried and marked untested.
-TESTED = {"transformers": "5.24.0", "trl": "1.16.0"}
+TESTED = {"transformers": "5.24.0", "trl": "1.16.0", "fla-core": "0.6.0"}

@@ -20,6 +20,7 @@ from . import __version__
 from .colours import COLOURS
 from .demo_data import DemoError
 from .engine.errors import InvalidMatrix, InvalidPatch, PatchError, UnknownPatch, UnknownRelease
+from .packing.shrink import ProbeError
 
 if TYPE_CHECKING:
     from .doctor import Diagnosis
@@ -123,6 +124,31 @@ def doctor(
         raise typer.Exit(int(not found.ok))
     _print_diagnosis(found)
     raise typer.Exit(int(not found.ok))
+
+
+@app.command()
+def probe(
+    model: Annotated[str, typer.Argument(metavar="MODEL|CONFIG", help="A name, a folder, or a model type such as qwen3_5.")],
+    documents: Annotated[str, typer.Option(metavar="LENGTHS", help="The documents of the row, in tokens.")] = "7,5,9",
+    arguments: Annotated[
+        Literal["positions", "full"], typer.Option(help="What a packed call says: restarting positions, or all boundaries too.")
+    ] = "positions",
+    stock: Annotated[bool, typer.Option("--stock", help="Without patchwork.")] = False,
+    full_size: Annotated[bool, typer.Option("--full-size", help="The model itself, not a tiny one of its architecture.")] = False,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")] = False,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the leak matrix.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how far documents that are packed into one row reach each other."""
+    from . import probe_run
+
+    lengths = probe_run.lengths(documents)
+    result = probe_run.run(model, lengths, arguments, stock, full_size, trust_remote_code, picture)
+    if as_json:
+        _print_json(result.as_dict())
+    else:
+        probe_run.show(result, console)
+    raise typer.Exit(int(not result.passed))
 
 
 @app.command()
@@ -272,7 +298,7 @@ def main() -> None:
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (UnknownPatch, UnknownRelease, InvalidPatch, InvalidMatrix, DemoError) as error:
+    except (UnknownPatch, UnknownRelease, InvalidPatch, InvalidMatrix, DemoError, ProbeError) as error:
         errors.print(f"[red]patchwork:[/] {escape(str(error))}")
         sys.exit(2)
     except PatchError as error:

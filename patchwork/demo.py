@@ -168,7 +168,7 @@ def _measure(
 ) -> DemoResult:
     import patchwork
     from patchwork.demo_training import train
-    from patchwork.packing import decide, measure_leaks
+    from patchwork.packing import decide, probe
     from patchwork.picture import as_png
 
     total = sum(map(len, rows))
@@ -181,7 +181,7 @@ def _measure(
 
         def leak(name: str) -> LeakReport:
             advance = bar(name, 1)
-            report = measure_leaks(subject.build(), shown)
+            report = probe(subject.build(), shown)
             advance(1)
             return report
 

@@ -20,7 +20,7 @@ from .catalog import all_patches, old_tool_installed, previews
 from .engine.copies import copies
 from .engine.preview import Preview
 from .imports import Trial, try_imports
-from .packing.mixers import FAMILIES
+from .packing.families import FAMILIES
 
 # Distribution name by import name, where the two differ.
 _PACKAGES = {
@@ -138,8 +138,8 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
         return Verdict(False, "patches that packing needs are not in force", tuple(off))
     kernels = " and ".join(name for name in ("causal_conv1d", "fla") if versions[name] is not None)
     here = [family for family in FAMILIES if Version(family.since) <= _comparable(versions["transformers"])]
-    recurrent = ", ".join(family.name for family in here if family.layer)
-    attention = ", ".join(family.name for family in here if not family.layer)
+    recurrent = ", ".join(family.name for family in here if family.recurrent)
+    attention = ", ".join(family.name for family in here if not family.recurrent)
     return Verdict(
         True,
         "exact after patchwork.apply()",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
     from patchwork.packing.guard import Decision, PackingRefused, decide
     from patchwork.packing.isolation import adopt, isolate, restore
-    from patchwork.packing.leaks import LeakReport, measure_leaks
+    from patchwork.packing.leaks import LeakReport, probe
 
 __all__ = [
     "Boundaries",
@@ -24,7 +24,7 @@ __all__ = [
     "adopt",
     "decide",
     "isolate",
-    "measure_leaks",
+    "probe",
     "restore",
 ]
 
@@ -39,7 +39,7 @@ _HOMES = {
     "isolate": "isolation",
     "restore": "isolation",
     "LeakReport": "leaks",
-    "measure_leaks": "leaks",
+    "probe": "leaks",
 }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwork.packing.mixers import FAMILIES, MIXERS, Family, released
+from patchwork.packing.families import FAMILIES, Family, released
+from patchwork.packing.kernels import closed_here
+from patchwork.packing.mixers import MIXERS, Mixer
 
 # The arguments of a load that decide which config it reads.
 LOADING = ("cache_dir", "code_revision", "revision", "subfolder", "token", "trust_remote_code", "local_files_only")
@@ -62,13 +64,33 @@ def _decide_name(name: str, args: Any) -> Decision:
         config = AutoConfig.from_pretrained(name, **loading)
     except (OSError, ValueError, KeyError, ImportError) as error:
         return _refuse(name, f"its config cannot be resolved ({type(error).__name__}: {str(error).splitlines()[0]})")
+    if loading.get("trust_remote_code") and not _of_transformers(config):
+        return _decide_code(config, name, loading)
     return _decide_config(config, name)
+
+
+def _of_transformers(config: Any) -> bool:
+    return type(config).__module__.startswith("transformers.models.")
+
+
+def _decide_code(config: Any, name: str, loading: Mapping[str, Any]) -> Decision:
+    """By its structure: code that is trusted is built without weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    revision = {key: loading[key] for key in ("code_revision",) if key in loading}
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=True, **revision)
+    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, NotImplementedError) as error:
+        return _refuse(name, f"its own code cannot be built without weights ({type(error).__name__}: {error})")
+    return replace(_decide_model(model), model=name)
 
 
 def _decide_config(config: Any, name: str) -> Decision:
     if getattr(config, "is_encoder_decoder", False):
         return _refuse(name, "an encoder-decoder: a packed row has no boundaries in its cross-attention")
-    if not type(config).__module__.startswith("transformers.models."):
+    if not _of_transformers(config):
         return _refuse(name, f"its code ({type(config).__module__}) is not part of transformers, so its mixers are unknown")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     folder = type(text).__module__.split(".")[2]
@@ -84,8 +106,13 @@ def _decide_family(family: Family, name: str) -> Decision:
     if family.recurrent:
         if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
             return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
-        ways |= {mixer.name: "document batching" for mixer in MIXERS if family.name in mixer.families}
+        ways |= {mixer.name: _way_of(mixer) for mixer in MIXERS if family.name in mixer.families and not mixer.attention}
     return Decision(True, (), ways, name)
+
+
+def _way_of(mixer: Mixer) -> str:
+    """Of a mixer that is not built yet: what its kernels will be is not known."""
+    return f"document batching ({reason})" if (reason := closed_here(mixer)) else "native kernels, or document batching without"
 
 
 def _decide_model(model: Any) -> Decision:

@@ -10,37 +10,48 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
+from torch.nn import Embedding, ModuleList
+
+from patchwork.packing.anatomy import anatomy_of
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.mixers import FAMILIES, MIXERS, Family, family_of, layers_of, mixers_of, unlisted
-from patchwork.packing.transport import FLAG, Flag, install, masked
+from patchwork.packing.families import FAMILIES, family_of, released
+from patchwork.packing.kernels import gap
+from patchwork.packing.mixers import Mixer
+from patchwork.packing.structure import anatomy_by_structure
+from patchwork.packing.transport import FLAG, Flag, install, mark, masked
 
 BATCHING = "document batching"
+NATIVE = "native kernels"
 MASK = "attention mask"
+VARLEN = "varlen arguments"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One module of an isolated model, and the way its documents are kept apart."""
+    """One module of an isolated model, and the way its documents are kept apart. ``why``: why that way, where there is
+    a faster one."""
 
     module: str
     kind: str
     role: str
     way: str
+    why: str = ""
 
 
 # ---- public -----------------------------------------------------------------------------------------------------
 
 
-def isolate(model: Any) -> tuple[Part, ...]:
+def isolate(model: Any, native: bool = True) -> tuple[Part, ...]:
     """Keeps the documents of packed rows apart in ``model`` (any nn.Module with a known text backbone inside).
 
-    Returns what it did, module by module. Calls that are not packed stay bit-identical. Doing it twice is doing it
-    once. All modules are validated before the first is changed. Raises IsolationError for a family or a recurrent
-    mixer that is not known, naming it.
+    ``native``: whether mixers may leave that to varlen kernels which are told the boundaries; without it, all recurrent
+    mixers run on documents side by side. Returns what it did, module by module. Calls that are not packed stay
+    bit-identical. Doing it twice is doing it once. All modules are validated before the first is changed. Raises
+    IsolationError for a family or a recurrent mixer that is not known, naming it.
     """
-    flags, parts = _planned(model)
+    flags, parts = _planned(model, native)
     for module, flag in flags:
-        install(flag.owner, flag.role)
+        install(flag)
         _rebind(module)
         module.__dict__[FLAG] = flag
     return parts
@@ -48,7 +59,7 @@ def isolate(model: Any) -> tuple[Part, ...]:
 
 def validate(model: Any) -> tuple[Part, ...]:
     """What ``isolate`` would do; raises what it would raise, and changes nothing."""
-    return _planned(model)[1]
+    return _planned(model, True)[1]
 
 
 def restore(model: Any) -> None:
@@ -62,70 +73,116 @@ def isolated(model: Any) -> bool:
     return any(_role(module) == "backbone" for module in model.modules())
 
 
+def _isolated_inside(model: Any) -> bool:
+    return any(_role(module) == "backbone" for module in model.modules() if module is not model)
+
+
 def adopt(module: Any) -> None:
     """Isolates a model that transformers has just built, or guards it; called for inner models first.
 
-    A known backbone is isolated. A model of an unknown family that takes text gets a guard: it raises IsolationError
-    when it meets a packed row, and is untouched otherwise. Never raises itself.
+    A backbone that is known, or of a known structure, is isolated, and what is built around it keeps ready what it is told.
+    Any other model that takes text gets a guard: it raises IsolationError when it meets a packed row, and is untouched
+    otherwise. Never raises itself.
     """
-    if family_of(type(module)) is not None:
-        try:
-            isolate(module)
-        except IsolationError as error:
-            _guard(module, str(error))
+    if _isolated_inside(module):
+        if family_of(type(module)) is None and _is_head(module):
+            mark(module, Flag(type(module), "head"))
         return
-    if any(_role(inner) == "backbone" for inner in module.modules()) or not _takes_text(module):
+    if not _is_backbone(module):
+        if _takes_text(module):
+            _guard(module, f"{type(module).__name__} is of no family whose documents are known to stay apart in a packed row")
         return
-    _guard(module, f"{type(module).__name__} is of no family whose documents are known to stay apart in a packed row")
+    try:
+        isolate(module)
+    except IsolationError as error:
+        _guard(module, str(error))
 
 
 # ---- planning ---------------------------------------------------------------------------------------------------
 
 
-def _planned(model: Any) -> tuple[list[tuple[Any, Flag]], tuple[Part, ...]]:
-    backbones = [
-        (name, module, family) for name, module in model.named_modules() if (family := family_of(type(module))) is not None
-    ]
+class _Plan:
+    """The flags that modules will get, by identity, and what is told about them."""
+
+    def __init__(self, native: bool) -> None:
+        self.native = native
+        self.flags: dict[int, tuple[Any, Flag]] = {}
+        self.parts: list[Part] = []
+
+    def mark(self, path: str, module: Any, flag: Flag, way: str, why: str = "") -> None:
+        self.flags[id(module)] = (module, flag)
+        self.parts.append(Part(path, type(module).__name__, flag.role, way, why))
+
+
+def _planned(model: Any, native: bool) -> tuple[list[tuple[Any, Flag]], tuple[Part, ...]]:
+    plan = _Plan(native)
+    backbones = _backbones(model)
     if not backbones:
         known = ", ".join(sorted(family.name for family in FAMILIES))
         raise IsolationError(f"no text backbone of a known family in {type(model).__name__}; known: {known}")
-    flags: dict[int, tuple[Any, Flag]] = {}
-    parts: list[Part] = []
-    for name, backbone, family in backbones:
-        _plan_backbone(name, backbone, family, flags, parts)
-    for module, _ in flags.values():
+    for name, backbone in backbones.items():
+        _plan_backbone(name, backbone, plan)
+    for module in model.modules():
+        if id(module) not in plan.flags and _is_head(module) and _holds(module, backbones.values()):
+            plan.flags[id(module)] = (module, Flag(type(module), "head"))
+    for module, _ in plan.flags.values():
         _check_instance(module)
-    return list(flags.values()), tuple(parts)
+    return list(plan.flags.values()), tuple(plan.parts)
 
 
-def _plan_backbone(name: str, backbone: Any, family: Family, flags: dict[int, tuple[Any, Flag]], parts: list[Part]) -> None:
-    def mark(path: str, module: Any, flag: Flag, way: str) -> None:
-        flags[id(module)] = (module, flag)
-        parts.append(Part(".".join(filter(None, (name, path))), type(module).__name__, flag.role, way))
+def _backbones(model: Any) -> dict[str, Any]:
+    """The text backbones of a model by path: those of known families, else the one that its unlisted code has."""
+    listed = {name: module for name, module in model.named_modules() if family_of(type(module)) is not None}
+    if listed:
+        return listed
+    return {name: module for name, module in model.named_modules() if _unlisted_backbone(module)}
 
-    strangers = [f"{path} ({type(module).__name__})" for path, module in unlisted(backbone)]
-    if strangers:
-        known = ", ".join(mixer.name for mixer in MIXERS)
-        raise IsolationError(
-            f"{type(backbone).__name__} holds token mixers that are not known: {', '.join(strangers[:8])}; known mixers: {known}"
-        )
-    layers = layers_of(backbone, family)
-    way = MASK if masked(backbone) else "varlen arguments"
-    mixers = sum(len(mixers_of(layer)) for layer in layers.values())
-    mark("", backbone, Flag(type(backbone), "backbone", mixers=mixers, layers=tuple(layers)), way)
-    covered: set[int] = set()
-    for path, layer in layers.items():
-        held = mixers_of(layer)
-        mark(path, layer, Flag(type(layer), "layer", mixers=len(held)), BATCHING if held else way)
-        for inner, mixer in held.items():
-            mark(f"{path}.{inner}", mixer, Flag(type(mixer), "mixer"), BATCHING)
-            covered.add(id(mixer))
-    loose = [path for path, mixer in mixers_of(backbone).items() if id(mixer) not in covered]
-    if loose:
-        raise IsolationError(
-            f"{type(backbone).__name__} holds mixers outside of its layers ({family.layer or 'none'}): "
-            f"{', '.join(loose[:8])}: boundaries would not reach them"
-        )
+
+def _is_backbone(module: Any) -> bool:
+    return family_of(type(module)) is not None or _unlisted_backbone(module)
+
+
+def _unlisted_backbone(module: Any) -> bool:
+    """Whether it is a backbone whose code came with a checkpoint: it takes text, and holds embeddings and a list of layers."""
+    kind = type(module)
+    if kind.__module__.startswith(("transformers.", "torch.")) or not _is_head(module):
+        return False
+    children = dict(module.named_children())
+    return any(isinstance(child, Embedding) for child in children.values()) and any(
+        isinstance(child, ModuleList) for child in children.values()
+    )
+
+
+def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
+    anatomy = anatomy_of(backbone) if family_of(type(backbone)) is not None else anatomy_by_structure(backbone)
+    way = MASK if masked(backbone) else VARLEN
+    prefix = f"{name}." if name else ""
+    flag = Flag(type(backbone), "backbone", anatomy.family, mixers=len(anatomy.mixers), layers=tuple(anatomy.layers))
+    plan.mark(name, backbone, flag, way)
+    for path, layer in anatomy.layers.items():
+        ways = [_way(mixer, entry, way, plan.native)[0] for mixer, entry in anatomy.within(path).values()]
+        plan.mark(prefix + path, layer, Flag(type(layer), "layer", mixers=len(ways)), " and ".join(dict.fromkeys(ways)) or way)
+    for path, (mixer, entry) in anatomy.mixers.items():
+        flag = Flag(type(mixer), "mixer", entry, mixers=len(anatomy.within(path)), path=prefix + path, native=plan.native)
+        plan.mark(prefix + path, mixer, flag, *_way(mixer, entry, way, plan.native))
+
+
+def _way(mixer: Any, entry: Mixer, way: str, native: bool) -> tuple[str, str]:
+    """How a mixer will keep documents apart, as things stand, and why not natively."""
+    if entry.attention:
+        return (MASK, "") if way == MASK and released(entry.masked_since) else (BATCHING, "")
+    why = gap(mixer, entry) if native else "isolate(native=False)"
+    return (BATCHING, why) if why else (NATIVE, "")
+
+
+def _holds(module: Any, backbones: Any) -> bool:
+    inner = {id(each) for each in module.modules()}
+    return any(id(backbone) in inner for backbone in backbones)
+
+
+def _is_head(module: Any) -> bool:
+    """Whether a module is called with text like a model: its call may describe documents."""
+    return hasattr(module, "config") and _takes_text(module)
 
 
 def _role(module: Any) -> str:
@@ -139,8 +196,7 @@ def _takes_text(module: Any) -> bool:
 
 
 def _guard(module: Any, reason: str) -> None:
-    install(type(module), "guard")
-    module.__dict__[FLAG] = Flag(type(module), "guard", reason=reason)
+    mark(module, Flag(type(module), "guard", reason=reason))
 
 
 # ---- instances that carry a forward of their own -----------------------------------------------------------------

@@ -1,20 +1,29 @@
 """How much of one document reaches another in a packed row? Measured on a model, forward and backward.
 
 Each document runs alone, packed, and packed with its boundaries removed (the positive control). Each document is
-replaced in turn, and whatever moves outside of it is a leak.
+replaced in turn, and whatever moves outside of it is a leak. Of a config or a name, a tiny model of the same
+architecture is measured.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from patchwork.packing import isolation
+from patchwork.packing.arguments import BOUNDARIES
 from patchwork.packing.boundaries import Boundaries, BoundariesError
+from patchwork.packing.config_fields import token_ids
+from patchwork.packing.guard import PackingRefused, decide
+from patchwork.packing.shrink import shrink, tiny_model
+from patchwork.packing.sources import config_of
 
 # A leak passes below NOISE of the logits' scale, and only if the control shows CLEAR times what was measured and CLEAR
 # times the noise: with small weights a leak hides below it. No control gets far above the noise of half precision, so
@@ -35,11 +44,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What ``measure_leaks`` saw; all numbers are relative to the scale of the reference.
+    """What ``probe`` saw; all numbers are relative to the scale of the reference.
 
     ``matrix[i][j]``: how far the logits of document j move when document i is replaced; 0 on the diagonal. ``forward``
     and ``backward``: packed against alone. ``control``: the same with boundaries removed; a row whose control is not
-    clearly above the noise proves nothing.
+    clearly above the noise proves nothing. ``ways``: how the documents were kept apart, by kind of module; empty where
+    that was not patchwork's doing.
     """
 
     documents: tuple[int, ...]
@@ -50,6 +60,7 @@ class LeakReport:
     control_backward: Measured
     noise: float
     model: str
+    ways: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def worst(self) -> float:
@@ -57,52 +68,76 @@ class LeakReport:
         return _largest([self.forward.worst, self.backward.worst, *(value for row in self.matrix for value in row)])
 
     @property
-    def passed(self) -> bool:
-        """All leaks at the noise floor, and both controls clearly above it and above what was measured."""
+    def shown(self) -> bool:
+        """Whether a leak would have been seen: both controls are clearly above the noise and above what was measured."""
         seen = min(self.control.worst, self.control_backward.worst)
-        bar = max(CLEAR * self.worst, min(CLEAR * self.noise, VISIBLE))
-        return math.isfinite(seen) and self.worst < self.noise and seen > bar
+        return math.isfinite(seen) and seen > max(CLEAR * self.worst, min(CLEAR * self.noise, VISIBLE))
+
+    @property
+    def passed(self) -> bool:
+        """All leaks at the noise floor, where a leak would have been seen."""
+        return self.worst < self.noise and self.shown
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, for JSON."""
-        plain: dict[str, Any] = asdict(self) | {"worst": self.worst, "passed": self.passed}
+        plain: dict[str, Any] = asdict(self) | {"worst": self.worst, "shown": self.shown, "passed": self.passed}
         return plain
 
 
-def measure_leaks(
+def probe(
     model: Any,
     documents: Sequence[int] | Sequence[torch.Tensor] = (7, 5, 9),
     *,
     arguments: str = "positions",
+    stock: bool = False,
     seed: int = 0,
 ) -> LeakReport:
-    """Measures a model as it is, isolated or stock.
+    """Measures how far documents of a packed row reach each other.
 
-    ``documents``: at least two, token ids (1-D) or lengths for random ones. ``arguments``: what the packed call says of
-    its documents, "positions" (restarting position ids) or "full" (seq_idx and cumulative lengths too). The model is
-    run in evaluation mode, and its mode and gradients are as before afterwards. Raises BoundariesError for fewer than
-    two documents, and whatever the model raises when it refuses the row.
+    ``model``: a model, measured as it is, in evaluation mode; its mode and its gradients are as before afterwards. Or a
+    config, or a name (of the hub, a folder, a model type such as "qwen3_5"): then a tiny model of that architecture is
+    built on the CPU and isolated as a user's would be, or left as transformers has it with ``stock``; its gradients are
+    those of training mode. ``documents``: at least two, token ids (1-D) or lengths for random ones. ``arguments``: what
+    the packed call says of its documents, "positions" (restarting position ids) or "full" (seq_idx and cumulative
+    lengths too).
+
+    Raises BoundariesError for fewer than two documents or other arguments, ProbeError for what cannot be found or built
+    small, PackingRefused and IsolationError where documents cannot be kept apart.
     """
     if len(documents) < 2:
         raise BoundariesError(f"a leak needs two documents, got {len(documents)}")
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    device = model.get_input_embeddings().weight.device
+    if arguments not in ("positions", "full"):
+        raise BoundariesError(f'arguments={arguments!r}: give "positions" or "full"')
+    if hasattr(model, "named_modules"):
+        return _measure(model, documents, arguments, seed, training=False)
+    config = config_of(model) if isinstance(model, (str, os.PathLike)) else model
+    built = tiny_model(shrink(config))
+    isolation.restore(built)
+    if not stock:
+        decision = decide(built)
+        if not decision.packing:
+            raise PackingRefused(decision)
+        isolation.isolate(built)
+    return _measure(built, documents, arguments, seed, training=True)
+
+
+def _measure(model: Any, documents: Sequence[Any], arguments: str, seed: int, training: bool) -> LeakReport:
+    embeddings = model.get_input_embeddings().weight
+    ordinary = _ordinary(model, embeddings.shape[0])
     generator = torch.Generator().manual_seed(seed)
-    first, other = (
-        [_document(each, vocabulary, generator, replace).to(device) for each in documents] for replace in (False, True)
-    )
+    first = [_document(each, ordinary, generator).to(embeddings.device) for each in documents]
+    other = [_replaced(each, ordinary, generator) for each in first]
     lengths = [len(document) for document in first]
-    kwargs = Boundaries.from_seq_lens(lengths, device=device).model_kwargs()
+    told = Boundaries.from_seq_lens(lengths, device=embeddings.device).model_kwargs()
     if arguments == "positions":
-        kwargs = {"position_ids": kwargs["position_ids"]}
-    control_kwargs = {"position_ids": torch.arange(sum(lengths), device=device)[None]}
+        told = {"position_ids": told["position_ids"]}
+    kwargs, silent = _taken(model, told), _taken(model, {})
 
     def packed(parts: Sequence[torch.Tensor], call: Mapping[str, Any]) -> list[torch.Tensor]:
-        logits = model(input_ids=torch.cat(list(parts))[None], use_cache=False, **call).logits[0]
-        return list(logits.split(lengths))
+        return list(model(input_ids=torch.cat(list(parts))[None], **call).logits[0].split(lengths))
 
     def alone(parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [model(input_ids=part[None], use_cache=False).logits[0] for part in parts]
+        return [model(input_ids=part[None], **silent).logits[0] for part in parts]
 
     with _undisturbed(model):
         with torch.no_grad():
@@ -112,10 +147,11 @@ def measure_leaks(
                 changed = packed([*first[:number], other[number], *first[number + 1 :]], kwargs)
                 moved = _errors(changed, row)
                 matrix.append(tuple(0.0 if at == number else value for at, value in enumerate(moved)))
-            forward, control = (_errors(outputs, reference) for outputs in (row, packed(first, control_kwargs)))
+            forward, control = (_errors(outputs, reference) for outputs in (row, packed(first, silent)))
+        model.train(training)
         expected = _gradients(model, lambda: alone(first))
         backward = _worst_parameter(_gradients(model, lambda: packed(first, kwargs)), expected)
-        control_backward = _worst_parameter(_gradients(model, lambda: packed(first, control_kwargs)), expected)
+        control_backward = _worst_parameter(_gradients(model, lambda: packed(first, silent)), expected)
     return LeakReport(
         documents=tuple(lengths),
         matrix=tuple(matrix),
@@ -125,14 +161,44 @@ def measure_leaks(
         control_backward=control_backward,
         noise=NOISE.get(reference[0].dtype, NOISE[torch.bfloat16]),
         model=type(model).__name__,
+        ways=_ways(model),
     )
 
 
-def _document(given: Any, vocabulary: int, generator: torch.Generator, replace: bool) -> torch.Tensor:
-    """Token ids ``(length,)``: those given, or random ones; to ``replace`` a given document, ids that all differ."""
+def _ways(model: Any) -> dict[str, str]:
+    """How the modules of an isolated model keep documents apart, by their kind."""
+    ways: dict[str, dict[str, None]] = {}
+    for part in isolation.validate(model) if isolation.isolated(model) else ():
+        ways.setdefault(part.kind, {})[part.way] = None
+    return {kind: ", ".join(found) for kind, found in ways.items()}
+
+
+def _taken(model: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a call the model takes. Some stock ones are not told of documents in any way."""
+    parameters = inspect.signature(type(model).forward).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    known = {*parameters, *(("position_ids", *BOUNDARIES) if isolation.isolated(model) else ())}
+    return {name: value for name, value in {**told, "use_cache": False}.items() if takes_all or name in known}
+
+
+def _ordinary(model: Any, vocabulary: int) -> torch.Tensor:
+    """The ids of tokens that mean nothing special: those would change what a model does with the ones around them."""
+    special = token_ids(config) if hasattr(config := getattr(model, "config", None), "model_type") else set()
+    return torch.tensor([number for number in range(vocabulary) if number not in special])
+
+
+def _document(given: Any, ordinary: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Token ids ``(length,)``: those given, or random ones."""
     if isinstance(given, torch.Tensor) and given.ndim == 1:
-        return (given + 1 + vocabulary // 3) % vocabulary if replace else given
-    return torch.randint(vocabulary, (int(given),), generator=generator)
+        return given
+    return ordinary[torch.randint(len(ordinary), (int(given),), generator=generator)]
+
+
+def _replaced(document: torch.Tensor, ordinary: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Another document of the same length, that differs in each token."""
+    at = torch.randint(len(ordinary), (len(document),), generator=generator)
+    same = ordinary[at] == document.cpu()
+    return ordinary[(at + same.long()) % len(ordinary)].to(document.device)
 
 
 @contextmanager

@@ -1,112 +1,176 @@
-"""Which model families and which token mixers are known, and what of a mixer's call counts per token?
+"""Which token mixers are known, what of a mixer's call counts per token, and by which kernels may it keep documents apart?
 
-One line per mixer class and one per family. Matching is by class name and defining module, so that neither torch nor
-transformers is imported here, and a class of the same name from elsewhere is not mistaken for the one that was proven.
+One line per mixer class. A mixer is any module that carries something along the row: a recurrence, a convolution, a token
+shift, and attention where the family's masks cannot be relied on.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from packaging.version import Version
-
 from patchwork.packing.arguments import BOUNDARIES, CACHES
+from patchwork.packing.families import defines, released
 
 # What a document of its own has no use for: boundaries, the mask of a padded batch, a cache that starts empty.
-DROPPED = (*BOUNDARIES, *CACHES, "attention_mask", "cache_position", "position_ids", "use_cache")
+DROPPED = (*BOUNDARIES, *CACHES, "attention_mask", "cache_position", "conv_mask", "position_ids")
+NEVER = "9999"
 
 
 @dataclass(frozen=True)
 class Mixer:
-    """A token mixer that runs on documents side by side.
+    """A token mixer that runs on documents side by side, or natively by varlen kernels.
 
-    ``hidden`` names the argument with the hidden states (B, S, H), ``per_token`` those that are cut like it. An
-    argument in ``per_token`` is never dropped. ``chunk``: the argument that sets the chunk length of the torch rule,
-    where the mixer hands it on; documents of 16 tokens need no chunk of 64.
+    ``hidden`` names the argument with the hidden states (B, S, H), ``per_token`` those that are cut like it, ``masks``
+    those of attention (B, heads, S, S), of which a document's own square is cut. What is named there is never dropped.
+    ``results``: which elements of a returned tuple are per token, the others come back as None; empty: all of them.
+    ``chunk``: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
+    tokens need no chunk of 64. ``stale``: the attribute in which it keeps a state from call to call. ``masked_since``:
+    for attention, the transformers release from which the family's masks keep documents apart. ``kernels``: what the
+    mixer calls its kernels, by the name of the kernel; ``native``: the releases in which its forward hands boundaries on
+    to them, patches in force. ``closed``: why it does not, elsewhere.
     """
 
     name: str
     families: tuple[str, ...]
     hidden: str = "hidden_states"
     per_token: tuple[str, ...] = ()
+    masks: tuple[str, ...] = ()
+    results: tuple[int, ...] = ()
     chunk: str = ""
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models: the folder of its modeling file, its text backbone, and the layer class that holds mixers.
-
-    ``layer`` is empty where the family has attention only. ``text_plane``: the backbone takes MRoPE ids with a text
-    plane in front (4, B, S). ``since``: the transformers release from which its attention masks know positions.
-    """
-
-    name: str
-    backbone: str
-    layer: str = ""
-    text_plane: bool = False
-    since: str = "0"
+    stale: str = ""
+    masked_since: str = NEVER
+    kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    native: str = ""
+    closed: str = "its kernels take no boundaries"
 
     @property
-    def recurrent(self) -> bool:
-        """Whether the family keeps state along the row."""
-        return bool(self.layer)
+    def attention(self) -> bool:
+        """Whether it is attention, kept apart by a mask where that can be relied on."""
+        return bool(self.masks) or self.masked_since != NEVER
 
+
+_CONV = ("causal_conv1d_fn", ("causal_conv1d_fn",))
+_GATED_DELTA = (_CONV, ("chunk_gated_delta_rule", ("chunk_gated_delta_rule", "torch_chunk_gated_delta_rule")))
+_KIMI = (_CONV, ("chunk_kda", ("chunk_kimi_delta_attention",)))
+_MAMBA2 = (
+    _CONV,
+    ("mamba_chunk_scan_combined", ("mamba_chunk_scan_combined", "mamba2_chunk_scan")),
+    ("mamba_split_conv1d_scan_combined", ("mamba_split_conv1d_scan_combined", "mamba2_split_conv1d_scan_combined")),
+)
+
+
+def _delta(name: str, family: str, native: str, closed: str = "") -> Mixer:
+    return Mixer(name, (family,), chunk="chunk_size", kernels=_GATED_DELTA, native=native, closed=closed)
+
+
+def _kimi(name: str, family: str) -> Mixer:
+    return Mixer(name, (family,), chunk="chunk_size", kernels=_KIMI, native=">=5.16", closed="")
+
+
+def _mamba(name: str, family: str) -> Mixer:
+    return Mixer(name, (family,), closed="selective_scan_fn and mamba_inner_fn take no boundaries")
+
+
+def _mamba2(name: str, family: str) -> Mixer:
+    return Mixer(name, (family,), kernels=_MAMBA2, native=">=4.57", closed="")
+
+
+def _conv(name: str, family: str, native: str, per_token: tuple[str, ...] = (), closed: str = "") -> Mixer:
+    return Mixer(name, (family,), per_token=per_token, kernels=(_CONV,), native=native, closed=closed)
+
+
+def _attention(name: str, family: str, since: str, *per_token: str, results: tuple[int, ...] = (0,)) -> Mixer:
+    return Mixer(name, (family,), per_token=per_token, masks=("attention_mask",), results=results, masked_since=since, closed="")
+
+
+_ROTARY = "position_embeddings"
 
 MIXERS = (
-    Mixer("Qwen3NextGatedDeltaNet", ("qwen3_next",), chunk="chunk_size"),
-    Mixer("Qwen3_5GatedDeltaNet", ("qwen3_5",), chunk="chunk_size"),
-    Mixer("Qwen3_5MoeGatedDeltaNet", ("qwen3_5_moe",), chunk="chunk_size"),
+    _delta("Qwen3NextGatedDeltaNet", "qwen3_next", ">=4.57"),
+    _delta("Qwen3_5GatedDeltaNet", "qwen3_5", ">=5.2"),
+    _delta("Qwen3_5MoeGatedDeltaNet", "qwen3_5_moe", ">=5.2"),
+    _delta("Qwen4ExpTextGatedDeltaNet", "qwen4_exp", ">=5.16"),
+    Mixer("Qwen4ExpTextPLELayer", ("qwen4_exp",), per_token=("input_ids",), closed="a dilated convolution of torch, and n-grams"),
+    _delta("OlmoHybridGatedDeltaNet", "olmo_hybrid", ">=5.15", "to 5.14 its convolutions are three modules of torch"),
+    _delta("LaraMiniGatedDeltaNet", "lara_mini", ">=5.24"),
+    _kimi("KimiLinearDeltaAttention", "kimi_linear"),
+    _kimi("BailingHybridDeltaAttention", "bailing_hybrid"),
+    _kimi("Glm5NextTextLinearAttention", "glm5_next"),
+    _mamba("MambaMixer", "mamba"),
+    _mamba("FalconMambaMixer", "falcon_mamba"),
+    _mamba("JambaMambaMixer", "jamba"),
+    _mamba("ZambaMambaMixer", "zamba"),
+    _mamba2("Mamba2Mixer", "mamba2"),
+    _mamba2("BambaMixer", "bamba"),
+    _mamba2("Zamba2MambaMixer", "zamba2"),
+    _mamba2("FalconH1Mixer", "falcon_h1"),
+    _mamba2("NemotronHMamba2Mixer", "nemotron_h"),
+    _mamba2("GraniteMoeHybridMambaLayer", "granitemoehybrid"),
+    Mixer("MiniMaxLightningAttention", ("minimax",), per_token=(_ROTARY,), results=(0,), closed="a recurrence of torch"),
+    _conv("Lfm2ShortConv", "lfm2", ">=4.57"),
+    _conv("Lfm2MoeShortConv", "lfm2_moe", ">=5.0"),
+    _conv("Lfm3ShortConv", "lfm3", ">=5.24", closed="in 5.23 its convolution is always that of torch"),
+    _conv("InklingShortConvolution", "inkling", ">=5.15", closed="in 5.14 its kernel comes from the Hub alone"),
+    _conv("Inkling2ShortConvolution", "inkling2", ">=5.23", ("dynamic_input",)),
+    _conv("Inkling2LoopShortConvolution", "inkling2_loop", ">=5.24", ("dynamic_input",)),
+    Mixer("Inkling2DynamicShortConvolution", ("inkling2",), per_token=("dynamic_input",), closed="a convolution of torch"),
+    Mixer(
+        "Inkling2LoopDynamicShortConvolution", ("inkling2_loop",), per_token=("dynamic_input",), closed="a convolution of torch"
+    ),
+    Mixer("ZayaCCAProjection", ("zaya",), closed="convolutions and a delay of torch"),
+    Mixer(
+        "RecurrentGemmaRecurrentBlock",
+        ("recurrent_gemma",),
+        hidden="input_states",
+        per_token=("position_ids",),
+        results=(0,),
+        stale="rg_lru.recurrent_states",
+        closed="a recurrence and a convolution of torch",
+    ),
+    Mixer("RwkvSelfAttention", ("rwkv",), hidden="hidden", results=(0,), closed="its kernel takes no boundaries"),
+    Mixer("RwkvFeedForward", ("rwkv",), hidden="hidden", results=(0,), closed="a token shift of torch"),
+    Mixer("xLSTMLayer", ("xlstm",), hidden="x", results=(0,), closed="its kernels take no boundaries"),
+    # Attention. Masks know positions from the release that is named; under flash attention it runs on documents too.
+    _attention("OlmoHybridAttention", "olmo_hybrid", "0", _ROTARY),
+    _attention("LaraMiniAttention", "lara_mini", "0", _ROTARY),
+    _attention("KimiLinearAttention", "kimi_linear", "0"),
+    _attention("BailingHybridAttention", "bailing_hybrid", "0", _ROTARY),
+    _attention("BambaAttention", "bamba", "5.2", _ROTARY),
+    _attention("JambaAttention", "jamba", "5.0"),
+    _attention("ZambaAttention", "zamba", "5.2"),
+    _attention("Zamba2Attention", "zamba2", "5.2", _ROTARY),
+    _attention("FalconH1Attention", "falcon_h1", "5.2", _ROTARY),
+    _attention("NemotronHAttention", "nemotron_h", "0"),
+    _attention("GraniteMoeHybridAttention", "granitemoehybrid", NEVER, _ROTARY),
+    _attention("MiniMaxAttention", "minimax", "0", _ROTARY),
+    _attention("Lfm2Attention", "lfm2", "0", _ROTARY),
+    _attention("Lfm2MoeAttention", "lfm2_moe", "0", _ROTARY),
+    _attention("Lfm3Attention", "lfm3", "0", _ROTARY),
+    _attention("RecurrentGemmaAttention", "recurrent_gemma", "5.4", "position_ids"),
+    Mixer("RecurrentGemmaSdpaAttention", ("recurrent_gemma",), per_token=("position_ids",), masks=("attention_mask",), closed=""),
+    # Its scale depends on how far into the row a token is, whatever its position.
+    _attention("InklingAttention", "inkling", NEVER),
+    # It looks for what to attend to by itself, in the whole row.
+    Mixer(
+        "Glm5NextTextAttention",
+        ("glm5_next",),
+        per_token=("attention_mask", "prev_topk_indices"),
+        results=(0, 2),
+        closed="it chooses tokens of the whole row by itself",
+    ),
 )
 
-FAMILIES = (
-    Family("qwen3_next", "Qwen3NextModel", "Qwen3NextDecoderLayer"),
-    Family("qwen3_5", "Qwen3_5TextModel", "Qwen3_5DecoderLayer", text_plane=True),
-    Family("qwen3_5_moe", "Qwen3_5MoeTextModel", "Qwen3_5MoeDecoderLayer", text_plane=True),
-    # Attention only: the backbone builds its masks from position ids, which a test shows in each matrix cell.
-    Family("cohere", "CohereModel"),
-    Family("gemma", "GemmaModel"),
-    Family("gemma2", "Gemma2Model"),
-    Family("glm4", "Glm4Model"),
-    Family("granite", "GraniteModel"),
-    Family("llama", "LlamaModel"),
-    Family("mistral", "MistralModel"),
-    Family("mixtral", "MixtralModel"),
-    Family("olmo", "OlmoModel"),
-    Family("olmo2", "Olmo2Model"),
-    Family("phi3", "Phi3Model"),
-    Family("qwen2", "Qwen2Model"),
-    Family("qwen2_moe", "Qwen2MoeModel", since="5.0"),
-    Family("qwen3", "Qwen3Model"),
-    Family("qwen3_moe", "Qwen3MoeModel"),
-    Family("smollm3", "SmolLM3Model"),
-    Family("starcoder2", "Starcoder2Model"),
-)
 
-_RECURRENT_NAME = re.compile(
-    r"Mamba|SSM|DeltaNet|DeltaAttention|DeltaRule|LightningAttention|LinearAttention|GatedLinear|Rglru|RecurrentBlock|"
-    r"Rwkv|RWKV|[ms]LSTM|ShortConv|Hyena|Retention|RetNet",
-)
-# Torch's own parts that mix along a row, by their base classes.
-_RECURRENT_PART = ("_ConvNd", "RNNBase", "RNNCellBase")
-
-
-def family_of(kind: type) -> Family | None:
-    """The family whose text backbone a class is, else None."""
-    for family in FAMILIES:
-        if defines(kind, family.name, family.backbone):
-            return family if released(family.since) else None
+def mixer_of(kind: type) -> Mixer | None:
+    """The entry of a mixer class, else None."""
+    for mixer in MIXERS:
+        if any(defines(kind, family, mixer.name) for family in mixer.families):
+            return mixer
     return None
-
-
-def released(version: str) -> bool:
-    """Whether the transformers that is imported is at least of this release."""
-    return Version(sys.modules["transformers"].__version__) >= Version(version)
 
 
 def takes_chunk(mixer: Mixer, forward: Any) -> Callable[[], bool]:
@@ -121,53 +185,3 @@ def takes_chunk(mixer: Mixer, forward: Any) -> Callable[[], bool]:
         return lambda: True
     inner = inspect.unwrap(forward)
     return lambda: mixer.chunk in (inner.__kwdefaults__ or ())
-
-
-def mixer_of(kind: type) -> Mixer | None:
-    """The entry of a mixer class, else None."""
-    for mixer in MIXERS:
-        if any(defines(kind, family, mixer.name) for family in mixer.families):
-            return mixer
-    return None
-
-
-def defines(kind: type, family: str, name: str) -> bool:
-    """Whether a class, or one it derives from (FSDP makes subclasses), is transformers' own of that name, and so is its
-    forward: one that somebody else put there does not count as the one that was proven."""
-    package = f"transformers.models.{family}."
-    if not any(base.__name__ == name and base.__module__.startswith(package) for base in kind.__mro__):
-        return False
-    return str(getattr(getattr(kind, "forward", None), "__module__", "")).startswith(package)
-
-
-def layers_of(backbone: Any, family: Family) -> dict[str, Any]:
-    """The layers of a backbone by name, also under wrappers."""
-    if not family.layer:
-        return {}
-    return {name: module for name, module in backbone.named_modules() if defines(type(module), family.name, family.layer)}
-
-
-def mixers_of(module: Any) -> dict[str, Any]:
-    """The listed mixers below ``module``, by name."""
-    return {name: child for name, child in module.named_modules() if mixer_of(type(child)) is not None}
-
-
-def _mixes(kind: type) -> bool:
-    """Whether a class looks as if it mixed tokens along the row: by its own name, or by what it derives from."""
-    return any(
-        _RECURRENT_NAME.search(base.__name__) or (base.__name__ in _RECURRENT_PART and base.__module__.startswith("torch.nn."))
-        for base in kind.__mro__
-    )
-
-
-def unlisted(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Modules below ``module`` that look as if they mixed tokens along the row, and are not listed. Those inside a
-    listed mixer belong to it."""
-    for name, child in module.named_children():
-        path = f"{prefix}.{name}" if prefix else name
-        if mixer_of(type(child)) is not None:
-            continue
-        if _mixes(type(child)):
-            yield path, child
-        else:
-            yield from unlisted(child, path)

@@ -118,7 +118,11 @@ Result = tuple[list[torch.Tensor], dict[str, torch.Tensor]]
 @functools.cache
 def reference(case: Case, call: Call = logits) -> Result:
     """What ``call`` returns for each document in a row of its own, on a stock model, and the gradients of tiny.loss."""
-    model = stock(case.name, case.attention)
+    return of_each(stock(case.name, case.attention), case, call)
+
+
+def of_each(model: torch.nn.Module, case: Case, call: Call = logits) -> Result:
+    """The same of a model that is at hand."""
     return _with_gradients(model, lambda: [call(model, part) for part in case.documents])
 
 

@@ -23,7 +23,7 @@ def test_known_models_configs_and_paths_are_packed(model, tmp_path):
     for asked in (model, model.config, tmp_path, str(tmp_path)):
         decision = decide(asked)
         assert decision.packing, decision
-        assert decision.ways["Qwen3NextGatedDeltaNet"] == "document batching"
+        assert "document batching" in decision.ways["Qwen3NextGatedDeltaNet"]
     assert decide(tiny.build("llama")).packing
     assert decide(tiny.build("llama").config).packing
 
@@ -48,7 +48,7 @@ def test_refusals_have_reasons(tmp_path):
     refused = {
         "encoder-decoder": transformers.T5Config(),
         "gpt2": transformers.GPT2Config(),
-        "mamba": transformers.MambaConfig(),
+        "bloom": transformers.BloomConfig(),
     }
     for reason, asked in refused.items():
         decision = decide(asked)

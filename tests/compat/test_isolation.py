@@ -266,7 +266,7 @@ def test_multimodal_positions_without_lengths():
 
 @pytest.mark.parametrize("name", sorted(tiny.ATTENTION))
 def test_families_of_attention_only(name):
-    from patchwork.packing.mixers import family_of
+    from patchwork.packing.families import family_of
 
     attention = "eager" if name == "gemma2" else "sdpa"
     plain = stock(name, attention)
@@ -286,6 +286,6 @@ def test_families_of_attention_only(name):
 
 
 def test_every_family_of_attention_only_is_tested():
-    from patchwork.packing.mixers import FAMILIES
+    from patchwork.packing.families import FAMILIES
 
     assert {family.name for family in FAMILIES if not family.recurrent} == set(tiny.ATTENTION)

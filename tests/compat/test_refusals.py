@@ -17,9 +17,9 @@ from patchwork.packing import BoundariesError, IsolationError, adopt, isolate, r
 CASE = Case()
 
 
-def mamba():
-    config = transformers.MambaConfig(num_hidden_layers=1, hidden_size=32, vocab_size=tiny.VOCABULARY, state_size=4)
-    return transformers.MambaForCausalLM(config).eval()
+def unknown():
+    config = transformers.BloomConfig(n_layer=1, hidden_size=32, n_head=2, vocab_size=tiny.VOCABULARY)
+    return transformers.BloomForCausalLM(config).eval()
 
 
 def test_a_mixer_whose_forward_was_replaced_is_noticed():
@@ -27,7 +27,7 @@ def test_a_mixer_whose_forward_was_replaced_is_noticed():
     mixer = model.model.layers[0].linear_attn
     original = type(mixer).forward.__wrapped__
     mixer.forward = lambda *args, **kwargs: original(mixer, *args, **kwargs)
-    with pytest.raises(IsolationError, match="1 recurrent mixers, 0 were reached"):
+    with pytest.raises(IsolationError, match="1 token mixers, 0 were reached"):
         logits(model, CASE.tokens, **CASE.form())
     logits(model, CASE.tokens)
 
@@ -86,12 +86,12 @@ def test_an_unknown_family_is_refused_and_guarded():
     model(input_ids=row, position_ids=positions)
 
 
-def test_a_recurrent_family_that_is_not_known_is_guarded_where_the_arguments_arrive():
-    model = mamba()
-    for module in (model.backbone, model):
+def test_a_family_that_is_not_known_is_guarded_where_the_arguments_arrive():
+    model = unknown()
+    for module in (model.transformer, model):
         adopt(module)
     row = CASE.tokens
-    with pytest.raises(IsolationError, match="3 documents reached MambaForCausalLM"):
+    with pytest.raises(IsolationError, match="3 documents reached BloomForCausalLM"):
         model(input_ids=row, **CASE.form())
     assert model(input_ids=row).logits.shape[1] == 21
 
@@ -106,8 +106,8 @@ def test_a_recurrent_family_that_is_not_known_is_guarded_where_the_arguments_arr
     ],
 )
 def test_malformed_boundaries_are_no_way_past_a_guard(arguments, message):
-    model = mamba()
-    for module in (model.backbone, model):
+    model = unknown()
+    for module in (model.transformer, model):
         adopt(module)
     with pytest.raises(BoundariesError, match=message):
         model(input_ids=CASE.tokens, **arguments)
@@ -366,7 +366,7 @@ def test_isolating_again_after_surgery():
 def test_a_layer_that_was_skipped_is_noticed():
     model = copy.deepcopy(isolated(FIRST))
     a_skipped_layer(model.model.layers)
-    with pytest.raises(IsolationError, match="3 recurrent mixers, 2 were reached"):
+    with pytest.raises(IsolationError, match="3 token mixers, 2 were reached"):
         logits(model, CASE.tokens, **CASE.form())
     logits(model, CASE.tokens)
 

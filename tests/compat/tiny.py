@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import families
 import torch
 import transformers
 
@@ -84,6 +85,8 @@ def recurrent_names() -> list[str]:
 def build(name: str, attention: str = "sdpa", seed: int = 0, **changes: Any) -> torch.nn.Module:
     """A tiny model in training mode, float32, weights of standard deviation 0.1 so that a leak shows."""
     torch.manual_seed(seed)
+    if name not in RECURRENT and name in families.names():
+        return families.build(name, attention)
     if name in RECURRENT:
         model_name, config_name, settings = RECURRENT[name]
     else:

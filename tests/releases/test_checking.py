@@ -251,9 +251,9 @@ def test_what_is_installed_here_is_checked_as_a_folder() -> None:
     spec = find_spec("transformers")
     if spec is None or spec.origin is None or find_spec("trl") is None:
         pytest.skip("transformers or trl is not installed")
-    patches = all_patches()
+    patches = [patch for patch in all_patches() if find_spec(patch.module.partition(".")[0]) is not None]
     found = check_all(patches, resolve(str(Path(spec.origin).parents[1]), packages_of(patches)).trees, workers=1)
-    expected = {item.outcome.patch: item.outcome for item in previews(all_patches())}
+    expected = {item.outcome.patch: item.outcome for item in previews(patches)}
     assert {finding.outcome.patch for finding in found} == set(expected)
     words = {"pending": "applied", "skipped": "absent"}
     assert {f.outcome.patch: f.outcome.state for f in found} == {n: words.get(o.state, o.state) for n, o in expected.items()}

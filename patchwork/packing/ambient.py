@@ -1,0 +1,70 @@
+"""Which packed call is this thread in, and whose boundaries hold there?
+
+Torch is not imported here: kernels report here from processes that never pack.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from patchwork.packing.boundaries import Boundaries
+
+BACKBONE, LAYER, NATIVE, ALONE = "backbone", "layer", "native", "alone"
+
+
+class Scope:
+    """The extent of one forward.
+
+    ``extent``: of a backbone, of a layer, of a mixer whose kernels are told the boundaries, or of a mixer that runs on
+    documents of their own, where nothing is packed any more. ``reached``: mixers that were called within. ``module``: the
+    path of the mixer, for messages; ``seen``: the kernels that reported from it.
+    """
+
+    __slots__ = ("boundaries", "extent", "module", "reached", "seen")
+
+    def __init__(self, boundaries: Boundaries, extent: str, module: str = "") -> None:
+        self.boundaries, self.extent, self.module = boundaries, extent, module
+        self.reached = 0
+        self.seen: list[str] = []
+
+
+class _Ambient(threading.local):
+    """The scope that this thread is in: threads of autograd and of DataParallel have their own.
+
+    torch.compile traces the attribute of a thread-local object without a break, and guards on it; a ContextVar breaks the
+    graph. The values are set here, not on the class, since the guard looks for them in the instance. ``told``: what the
+    call of the model around a backbone said, for heads that do not hand it on.
+    """
+
+    def __init__(self) -> None:
+        self.scope: Scope | None = None
+        self.told: Mapping[str, Any] | None = None
+
+
+AMBIENT = _Ambient()
+
+
+@contextmanager
+def within(scope: Scope | None) -> Iterator[None]:
+    """Makes ``scope`` the one that holds."""
+    outer = AMBIENT.scope
+    AMBIENT.scope = scope
+    try:
+        yield
+    finally:
+        AMBIENT.scope = outer
+
+
+@contextmanager
+def telling(arguments: Mapping[str, Any] | None) -> Iterator[None]:
+    """Holds ready what a model was called with, for the backbone inside."""
+    outer = AMBIENT.told
+    AMBIENT.told = arguments
+    try:
+        yield
+    finally:
+        AMBIENT.told = outer

@@ -1,0 +1,54 @@
+"""Where does a model come from that is named on the command line or in ``probe``? Names become configs and models."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from patchwork.packing.shrink import ProbeError, model_class
+
+_REASONS = (OSError, ValueError, KeyError, ImportError)
+
+
+def config_of(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Any:
+    """The config of a name on the hub, of a folder, or the default one of a model type such as "qwen3_5".
+
+    Raises ProbeError where there is none.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    name = str(name)
+    if _is_type(name):
+        return CONFIG_MAPPING[name]()
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except _REASONS as error:
+        raise ProbeError(
+            f"{name}: no config found ({_first_line(error)}). Give a name on the hub, a folder with a config.json, or a model "
+            "type that transformers knows, such as qwen3_5"
+        ) from error
+
+
+def load(name: str, trust_remote_code: bool = False) -> Any:
+    """A model with its own weights, in float32. Raises ProbeError where there are none."""
+    import torch
+
+    if _is_type(name):
+        raise ProbeError(f"{name} is a model type, which has no weights: give a name on the hub or a folder, or no --full-size")
+    kind, _ = model_class(config_of(name, trust_remote_code))
+    given = {"trust_remote_code": True} if trust_remote_code else {}
+    try:
+        return kind.from_pretrained(name, dtype=torch.float32, **given)
+    except _REASONS as error:
+        raise ProbeError(f"{name}: no weights found ({_first_line(error)}); without --full-size a config is enough") from error
+
+
+def _is_type(name: str) -> bool:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return name in CONFIG_MAPPING and not os.path.exists(name)
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

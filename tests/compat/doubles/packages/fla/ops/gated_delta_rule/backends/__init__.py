@@ -1,0 +1,1 @@
+"""What else may take the call of the kernel."""

@@ -1,0 +1,1 @@
+"""The kernels that the real package writes in Triton."""

@@ -1,0 +1,77 @@
+"""A tiny model of every recurrent family that the installed transformers has, shrunk from the family's own default config."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import patchwork
+from patchwork.packing.families import FAMILIES, released
+from patchwork.packing.shrink import shrink, tiny_model
+
+# Model types that are not called like the folder.
+TYPES = {
+    "inkling": "inkling_text",
+    "inkling2": "inkling2_text",
+    "inkling2_loop": "inkling2_loop_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen4_exp": "qwen4_exp_text",
+}
+# Where a default config has one kind of layer only, leaves parts out, or builds a model that upstream cannot run.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+    "lfm2": {"full_attn_idxs": [2]},
+    "qwen4_exp": {"ple_layer_ids": [1], "eos_token_id": 2},
+    "zamba2": {"use_mem_rope": True},
+}
+
+# To 5.14 their torch scan lets chunks see those behind them, which a patch repairs; references have it too.
+SCANS = ("nemotron_h", "zamba2")
+
+
+def names() -> list[str]:
+    """The recurrent families that the installed transformers has."""
+    return [family.name for family in FAMILIES if family.recurrent and TYPES.get(family.name, family.name) in CONFIG_MAPPING]
+
+
+@functools.cache
+def config(name: str) -> Any:
+    """The family's default config, small."""
+    return shrink(CONFIG_MAPPING[TYPES.get(name, name)](**SETTINGS.get(name, {})))
+
+
+def build(name: str, attention: str = "sdpa") -> torch.nn.Module:
+    """A tiny model in training mode, float32, weights of standard deviation 0.1 so that a leak shows."""
+    if name in SCANS and not released("5.15"):
+        patchwork.apply(f"transformers.torch_scan.{name}")
+    settings = copy.deepcopy(config(name))
+    if attention != "sdpa":  # tiny_model's choice, where the family has it
+        settings._attn_implementation = attention
+    model = tiny_model(settings)
+    if name == "recurrent_gemma" and not released("5.0"):
+        # Without a cache, too, it goes on from the state of the call before, and from its graph.
+        model.register_forward_pre_hook(_forget_unless_cached, with_kwargs=True)
+    return model.train()
+
+
+def duplicate(model: torch.nn.Module) -> torch.nn.Module:
+    """A deep copy. RecurrentGemma keeps states with their graph, which cannot be copied."""
+    _forget(model)
+    return copy.deepcopy(model)
+
+
+def _forget(model: torch.nn.Module) -> None:
+    for module in model.modules():
+        if hasattr(module, "recurrent_states"):
+            module.recurrent_states = None
+
+
+def _forget_unless_cached(model: torch.nn.Module, _: Any, arguments: dict[str, Any]) -> None:
+    if not arguments.get("use_cache"):
+        _forget(model)

@@ -1,0 +1,188 @@
+"""A config, a name or a folder is enough for a measurement; what is refused is said, and never a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import transformers
+from rich.console import Console
+
+from patchwork import probe_run
+from patchwork.cli import main
+from patchwork.packing import LeakReport, PackingRefused, isolation, leaks, probe
+from patchwork.packing.leaks import Measured
+from patchwork.packing.shrink import ProbeError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What a user would have: a model with its weights on disk."""
+    path = tmp_path_factory.mktemp("model")
+    tiny.build("qwen3_next").save_pretrained(path)
+    return path
+
+
+def small_config():
+    _, name, settings = tiny.RECURRENT["qwen3_next"]
+    return getattr(transformers, name)(**settings)
+
+
+def test_a_config_is_measured_as_a_user_would_have_it_and_as_transformers_has_it():
+    before, after = probe(small_config(), stock=True), probe(small_config())
+    assert not before.passed
+    assert before.ways == {}
+    assert after.passed
+    assert after.ways["Qwen3NextGatedDeltaNet"] == "document batching"
+    assert before.control == after.control, "the same model"
+
+
+@pytest.mark.parametrize("arguments", ["positions", "full"])
+def test_a_model_type_is_enough(arguments):
+    report = probe("qwen3_next", arguments=arguments)
+    assert report.passed
+    assert report.model == "Qwen3NextForCausalLM"
+
+
+def test_a_folder_is_enough(folder):
+    assert probe(folder).passed
+    assert probe(str(folder), (4, 6, 3, 8)).documents == (4, 6, 3, 8)
+
+
+def test_special_tokens_stay_out_of_random_documents():
+    model = tiny.build("qwen3_next", eos_token_id=list(range(2, 90)))
+    assert set(leaks._ordinary(model, tiny.VOCABULARY).tolist()) == set(range(tiny.VOCABULARY)) - set(range(90))
+    assert (
+        not leaks._replaced(torch.tensor([90, 96] * 50), torch.tensor([90, 96]), torch.Generator())
+        .eq(torch.tensor([90, 96] * 50))
+        .any()
+    )
+
+
+def test_a_fault_of_training_mode_alone_is_found(monkeypatch):
+    """Models take other kernels in training mode."""
+    isolate = isolation.isolate
+
+    def faulty(model):
+        parts = isolate(model)
+        model.lm_head.register_forward_hook(
+            lambda module, inputs, output: output + 0.1 * output.mean(1, keepdim=True) if module.training else output
+        )
+        return parts
+
+    monkeypatch.setattr(isolation, "isolate", faulty)
+    report = probe(small_config())
+    assert report.forward.worst < report.noise < report.backward.worst
+    assert not report.passed
+
+
+def test_refusals_pass_through(monkeypatch):
+    with pytest.raises(PackingRefused, match="no text backbone of a known family in GPT2LMHeadModel"):
+        probe("gpt2")
+    assert not probe("gpt_oss", stock=True).passed, "its attention leaks"
+    monkeypatch.setenv("PATCHWORK_HYBRID_PACKING", "0")
+    with pytest.raises(PackingRefused, match="PATCHWORK_HYBRID_PACKING=0"):
+        probe("qwen3_next")
+
+
+def test_names_that_lead_nowhere_say_what_would(tmp_path):
+    with pytest.raises(ProbeError, match=r"no config found .* a folder with a config\.json, or a model type"):
+        probe(tmp_path)
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from patchwork.cli import main; main()", "probe", *map(str, arguments)]
+    settings = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+    return subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
+
+
+def test_the_command_prints_the_matrix_how_documents_are_kept_apart_and_the_verdict(tmp_path):
+    done = run("qwen3_next", "--documents", "6,4,7", "--picture", tmp_path / "leak.png")
+    assert done.returncode == 0, done.stderr
+    for text in ("6 + 4 + 7 tokens", "doc 3", "parameter gradients", "document batching", "Packing is exact here", "leak.png"):
+        assert text in done.stdout
+    assert (tmp_path / "leak.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_tells_a_leak_as_json(folder):
+    done = run(folder, "--full-size", "--stock", "--json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert told["passed"] is False
+    assert told["how"] == "stock"
+    assert told["leak"]["model"] == "Qwen3NextForCausalLM"
+    assert told["leak"]["matrix"][0][1] > 0.01
+
+
+def test_the_command_measures_the_weights_of_a_folder(folder):
+    done = run(folder, "--full-size")
+    assert done.returncode == 0, done.stderr
+    assert "Packing is exact here" in done.stdout
+
+
+def test_a_refusal_is_told_in_a_line():
+    done = run("gpt2")
+    assert done.returncode == 1
+    assert "refused: packing is refused for GPT2LMHeadModel" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["qwen3_next", "--full-size"], "is a model type, which has no weights"), (["no/such-model"], "no config found")],
+    ids=["type", "name"],
+)
+def test_names_that_lead_nowhere_are_told_in_a_line(arguments, said):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--documents", "7"], "give two or more lengths"),
+        (["--documents", "7,0"], "give two or more lengths"),
+        (["--documents", "7,five"], "give two or more lengths"),
+        (["--picture", "no-such-folder/leak.png"], "there is no folder no-such-folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_use_is_told_in_a_line_before_anything_is_done(monkeypatch, capsys, arguments, said):
+    monkeypatch.setattr(sys, "argv", ["patchwork", "probe", "qwen3_next", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("leak", "control", "said"),
+    [(1e-6, 0.5, "Packing is exact here"), (0.2, 0.5, "Documents reach each other"), (1e-6, 1e-4, "This shows nothing")],
+)
+def test_the_verdict_is_one_of_three(leak, control, said):
+    report = LeakReport(
+        (4, 3), ((0, leak), (0, 0)), Measured(leak), Measured(leak), Measured(control), Measured(1.0), 1e-4, "Model"
+    )
+    console = Console(record=True, file=io.StringIO(), width=100)
+    probe_run.show(probe_run.Probed("a", "stock", report), console)
+    assert said in console.export_text()
+
+
+@pytest.mark.parametrize(("missing", "said"), [("matplotlib", "pip install matplotlib"), ("torch", "pip install torch")])
+def test_what_is_not_installed_is_named_with_the_command(monkeypatch, missing, said):
+    found = probe_run.find_spec
+    monkeypatch.setattr(probe_run, "find_spec", lambda name: None if name == missing else found(name))
+    with pytest.raises(ProbeError, match=said):
+        probe_run.run("qwen3_next", (7, 5), "positions", True, False, False, Path("leak.png"))
