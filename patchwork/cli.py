@@ -61,6 +61,7 @@ def list_patches(as_json: Json = False) -> None:
     else:
         for item in found:
             _print_patch(item)
+        _print_closed()
     raise typer.Exit(int(any(item.outcome.state == "failed" for item in found)))
 
 
@@ -237,8 +238,11 @@ def _print_diagnosis(found: Diagnosis) -> None:
         version = package.version or "not installed"
         console.print(f"  {package.name:<14} {escape(version):<14} [dim]{escape(package.path or '')}[/]")
     console.print("\n[bold]Patches[/]")
-    for item in found.patches:
+    concerned = [item for item in found.patches if _concerns(item)]
+    for item in concerned:
         _print_patch(item, with_reason=False)
+    if others := len(found.patches) - len(concerned):
+        console.print(f"  [dim]({others} more are for other releases or packages: patchwork list)[/]")
     if found.imports is not None:
         console.print("\n[bold]Imports[/]")
     for trial in found.imports or ():
@@ -251,6 +255,22 @@ def _print_diagnosis(found: Diagnosis) -> None:
     console.print(f"\n[bold]Packing[/]  {verdict}: {escape(found.packing.sentence)}")
     for reason in found.packing.reasons:
         console.print(f"  - {escape(reason)}")
+
+
+def _concerns(item: Preview) -> bool:
+    """Whether a patch is for what is installed; one that is switched off is."""
+    return item.outcome.state not in ("skipped", "absent") or "PATCHWORK_DISABLE" in item.outcome.detail
+
+
+def _print_closed() -> None:
+    """The mixers whose kernels no patch opens, and why."""
+    from .packing.mixers import closed_ways
+
+    console.print(
+        "\n[bold]No patch[/] opens the kernels of these to packed rows; they run on documents side by side, with any kernel:"
+    )
+    for reason, families in closed_ways().items():
+        console.print(f"  [bold]{escape(', '.join(families))}[/]  [dim]{escape(reason)}[/]")
 
 
 def _print_patch(item: Preview, *, with_reason: bool = True) -> None:

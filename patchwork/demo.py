@@ -282,7 +282,7 @@ def _patches(result: DemoResult) -> Table:
     for outcome in concerned:
         table.add_row(outcome.patch, outcome.state, escape(outcome.detail))
     if others := len(result.patches) - len(concerned):
-        table.add_row(f"({others} more are for other releases)")
+        table.add_row(f"({others} more are for other releases or packages)")
     return table
 
 

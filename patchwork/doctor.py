@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -20,7 +21,7 @@ from .catalog import all_patches, old_tool_installed, previews
 from .engine.copies import copies
 from .engine.preview import Preview
 from .imports import Trial, try_imports
-from .packing.families import FAMILIES
+from .packing.families import FAMILIES, Family
 
 # Distribution name by import name, where the two differ.
 _PACKAGES = {
@@ -36,6 +37,7 @@ _PACKAGES = {
     "mamba_ssm": "mamba-ssm",
     "flash_attn": "flash-attn",
 }
+_KERNELS = ("causal_conv1d", "fla", "mamba_ssm")
 
 
 @dataclass(frozen=True)
@@ -136,19 +138,26 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
     off = [f"{item.patch.name}: {item.outcome.detail or item.outcome.state}" for item in patches if _in_the_way(item)]
     if off:
         return Verdict(False, "patches that packing needs are not in force", tuple(off))
-    kernels = " and ".join(name for name in ("causal_conv1d", "fla") if versions[name] is not None)
-    here = [family for family in FAMILIES if Version(family.since) <= _comparable(versions["transformers"])]
+    kernels = ", ".join(name for name in _KERNELS if versions[name] is not None)
+    here = [family for family in FAMILIES if _is_here(family, _comparable(versions["transformers"]))]
     recurrent = ", ".join(family.name for family in here if family.recurrent)
     attention = ", ".join(family.name for family in here if not family.recurrent)
     return Verdict(
         True,
         "exact after patchwork.apply()",
         (
-            f"document batching, {f'with {kernels}' if kernels else 'without kernels'}: {recurrent}",
+            f"{f'native kernels where {kernels} take boundaries, else ' if kernels else ''}document batching: {recurrent}",
             f"attention masks from restarting positions: {attention}",
             "any other family is refused when it meets a packed row; ask about a model with --model",
         ),
     )
+
+
+def _is_here(family: Family, release: Version) -> bool:
+    """Whether the installed transformers has the family, with masks that know positions."""
+    spec = importlib.util.find_spec("transformers")
+    places = (spec.submodule_search_locations or []) if spec is not None else []
+    return Version(family.since) <= release and any((Path(place) / "models" / family.name).is_dir() for place in places)
 
 
 def _comparable(version: str | None) -> Version:
@@ -169,7 +178,8 @@ def _verdict_on_model(model: str) -> Verdict:
 
     decision = decide(model)
     if decision.packing:
-        return Verdict(True, f"packing is exact for {model}", tuple(decision.reasons))
+        ways = tuple(f"{kind}: {way}" for kind, way in (decision.ways or {}).items())
+        return Verdict(True, f"packing is exact for {model}", ways)
     return Verdict(False, f"packing is refused for {model}", tuple(decision.reasons))
 
 

@@ -103,7 +103,11 @@ MIXERS = (
     _mamba("MambaMixer", "mamba"),
     _mamba("FalconMambaMixer", "falcon_mamba"),
     _mamba("JambaMambaMixer", "jamba"),
-    _mamba("ZambaMambaMixer", "zamba"),
+    Mixer(
+        "ZambaMambaMixer",
+        ("zamba",),
+        closed="selective_scan_fn takes no boundaries, and the convolution gets a layout for which causal_conv1d refuses seq_idx",
+    ),
     _mamba2("Mamba2Mixer", "mamba2"),
     _mamba2("BambaMixer", "bamba"),
     _mamba2("Zamba2MambaMixer", "zamba2"),
@@ -171,6 +175,16 @@ def mixer_of(kind: type) -> Mixer | None:
         if any(defines(kind, family, mixer.name) for family in mixer.families):
             return mixer
     return None
+
+
+def closed_ways() -> dict[str, list[str]]:
+    """Why mixers do not leave documents to kernels, in some or all releases, each reason with the families it is for."""
+    found: dict[str, list[str]] = {}
+    for mixer in MIXERS:
+        if mixer.closed and not mixer.attention:
+            families = found.setdefault(mixer.closed, [])
+            families += [family for family in mixer.families if family not in families]
+    return found
 
 
 def takes_chunk(mixer: Mixer, forward: Any) -> Callable[[], bool]:
