@@ -5,7 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test lint types format matrix compat torchless clean
+.PHONY: help venv demo test lint types format matrix compat torchless families clean
 
 help:
 	@echo "make demo       train a tiny Qwen3.5 on packed text: the leak before and after, speed, picture"
@@ -15,6 +15,7 @@ help:
 	@echo "make matrix     every patch on every listed upstream release, from its wheel, without installing it"
 	@echo "make compat     the tests of tests/compat in every cell of compat_matrix.yaml"
 	@echo "make torchless  the parts that need no torch, on every Python"
+	@echo "make families   docs/families.md: every recurrent family, measured on three releases each"
 	@echo "make format     rewrite the sources as ruff formats them"
 	@echo "make clean      remove .venv, .nox and build output"
 
@@ -35,7 +36,7 @@ demo: $(STAMP)
 	@$(BIN)/patchwork demo --out patchwork-demo
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -56,6 +57,9 @@ compat: $(STAMP)
 
 torchless: $(STAMP)
 	@$(BIN)/nox --session torchless
+
+families: $(STAMP)
+	@$(BIN)/nox --session families
 
 clean:
 	rm -rf $(VENV) .nox build dist *.egg-info patchwork-demo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ nox.options.sessions = ["torchless", "compat"]
 
 ROOT = Path(__file__).parent
 CELLS: list[dict[str, Any]] = yaml.safe_load((ROOT / "compat_matrix.yaml").read_text())["cells"]
-TEST_TOOLS = ["hypothesis", "pytest"]
+TEST_TOOLS = ["hypothesis", "pytest", "pytest-xdist"]
+# As `make test`. A file stays in one process, which then builds its models once; each process holds its own torch.
+AT_ONCE = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"]
 # tests/releases starts pip hundreds of times: the oldest and the newest Python will do, and `make test` on 3.11.
 BETWEEN = ("3.11", "3.12")
 PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
@@ -45,7 +48,7 @@ def torchless(session: nox.Session) -> None:
     left_out = ["tests/packing", "tests/compat"]
     if session.python in BETWEEN:
         left_out.append("tests/releases")
-    session.run("pytest", "tests", *(f"--ignore={folder}" for folder in left_out), *session.posargs)
+    session.run("pytest", "tests", *AT_ONCE, *(f"--ignore={folder}" for folder in left_out), *session.posargs)
 
 
 @nox.session(python=False)
@@ -66,4 +69,24 @@ def compat(session: nox.Session, cell: dict[str, Any]) -> None:
     constraint.write_text("\n".join(wanted) + "\n")
     # One call to pip: in two, the second may replace what the first pinned.
     session.install("-c", str(constraint), *wanted, *cell.get("also", []), "peft", "-e", ".", *TEST_TOOLS)
-    session.run("pytest", "tests/compat", *session.posargs)
+    session.run("pytest", "tests/compat", *AT_ONCE, *session.posargs)
+
+
+@nox.session(python="3.11")
+def families(session: nox.Session) -> None:
+    """docs/families.md: each recurrent family, measured on its first, its middle and its newest release."""
+    session.install("-e", ".", f"torch=={PINNED['torch']}", f"numpy=={PINNED['numpy']}", "requests")
+    folder = Path(session.create_tmp())
+
+    def printed(name: str, *command: str | Path) -> Path:
+        path = folder / name
+        with path.open("w", encoding="utf-8") as out:
+            session.run("python", *map(str, command), stdout=out, stderr=sys.stderr)
+        return path
+
+    page = "tests/compat/families_page.py"
+    reports = []
+    for wheel in printed("wheels", page, "--wheels").read_text(encoding="utf-8").splitlines():
+        session.install(wheel)  # and what this release requires: tokenizers and huggingface_hub come and go with it
+        reports.append(printed(f"{Path(wheel).stem}.json", "tests/compat/report_families.py"))
+    (ROOT / "docs" / "families.md").write_text(printed("page", page, *reports).read_text(encoding="utf-8"), encoding="utf-8")

@@ -35,12 +35,13 @@ from patchwork.demo_data import standard_library_docstrings
 from patchwork.packing.ambient import LAYER, NATIVE, Scope, within
 from patchwork.packing.batching import group, plan
 from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.flags import Flag
 from patchwork.packing.handshake import confirm, saw
 from patchwork.packing.isolation import isolate, restore
 from patchwork.packing.kernels import gap, resets
 from patchwork.packing.mixers import mixer_of
 from patchwork.packing.resolution import resolve
-from patchwork.packing.transport import Flag, mark
+from patchwork.packing.transport import mark
 
 TOKENS, HIDDEN, ROWS = 2048, 512, 5
 LONGEST_DOCSTRING = 1024

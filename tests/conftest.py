@@ -1,4 +1,4 @@
-"""What every test stands on: no network, a fixed seed, and no modules of the demo's libraries where torch is missing."""
+"""What every test stands on: no network, one thread a process, and no modules of the demo's libraries where torch is missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from importlib.util import find_spec
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Files run side by side, and so do the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TORCH = find_spec("torch") is not None
 collect_ignore = [] if TORCH else ["packing", "compat"]

@@ -48,6 +48,12 @@ class _Ambient(threading.local):
 AMBIENT = _Ambient()
 
 
+def packed_scope() -> Scope | None:
+    """The scope that this thread is in, if rows are packed there."""
+    scope = AMBIENT.scope
+    return scope if scope is not None and scope.extent != ALONE else None
+
+
 @contextmanager
 def within(scope: Scope | None) -> Iterator[None]:
     """Makes ``scope`` the one that holds."""

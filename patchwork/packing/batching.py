@@ -174,16 +174,14 @@ def side_by_side(
     per_token: Mapping[str, Any] | None = None,
     *,
     masks: Mapping[str, Any] | None = None,
-    first_only: bool = False,
 ) -> Any:
     """Runs ``call(hidden, arguments)`` on the documents and returns its result for the rows.
 
     ``hidden`` (B, S, ...) and each tensor of ``per_token`` (B or 1, S, ...; also tuples of them, or None) are gathered
     together. Of each tensor of ``masks`` (B or 1, heads or 1, S, S), bool or additive, a document keeps its own square,
     and never sees the padding behind it. ``arguments`` holds what was gathered of both. The result may be a tensor
-    (documents, length, ...) or a tuple of such tensors and None; with ``first_only`` the other elements of a tuple may
-    be anything, and come back as None. Gradients flow exactly. Raises IsolationError where shapes are not those that the
-    boundaries describe.
+    (documents, length, ...) or a tuple of such tensors and None. Gradients flow exactly. Raises IsolationError where
+    shapes are not those that the boundaries describe.
     """
     batch, row_length = len(boundaries.rows), boundaries.row_length
     if hidden.shape[:2] != (batch, row_length):
@@ -198,8 +196,6 @@ def side_by_side(
         for cut, square in zip(arguments, _squares(name, mask, whole, batch, row_length), strict=True):
             cut[name] = square
     outputs = [call(part, cut) for part, cut in zip(documents, arguments, strict=True)]
-    if first_only and isinstance(outputs[0], tuple):
-        outputs = [(output[0], *[None] * (len(output) - 1)) for output in outputs]
     return _restore(outputs, whole, batch, row_length)
 
 

@@ -15,10 +15,11 @@ from torch.nn import Embedding, ModuleList
 from patchwork.packing.anatomy import anatomy_of
 from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.families import FAMILIES, family_of, released
+from patchwork.packing.flags import FLAG, Flag, masked
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.structure import anatomy_by_structure
-from patchwork.packing.transport import FLAG, Flag, install, mark, masked
+from patchwork.packing.transport import install, mark
 
 BATCHING = "document batching"
 NATIVE = "native kernels"

@@ -28,10 +28,11 @@ class Mixer:
     those of attention (B, heads, S, S), of which a document's own square is cut. What is named there is never dropped.
     ``results``: which elements of a returned tuple are per token, the others come back as None; empty: all of them.
     ``chunk``: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
-    tokens need no chunk of 64. ``stale``: the attribute in which it keeps a state from call to call. ``masked_since``:
-    for attention, the transformers release from which the family's masks keep documents apart. ``kernels``: what the
-    mixer calls its kernels, by the name of the kernel; ``native``: the releases in which its forward hands boundaries on
-    to them, patches in force. ``closed``: why it does not, elsewhere.
+    tokens need no chunk of 64. ``chunks``: the attribute that holds it, where that is how. ``stale``: the attribute in
+    which it keeps a state from call to call. ``masked_since``: for attention, the transformers release from which the
+    family's masks keep documents apart. ``kernels``: what the mixer calls its kernels, by the name of the kernel;
+    ``native``: the releases in which its forward hands boundaries on to them, patches in force. ``closed``: why it does
+    not, elsewhere.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Mixer:
     masks: tuple[str, ...] = ()
     results: tuple[int, ...] = ()
     chunk: str = ""
+    chunks: str = ""
     stale: str = ""
     masked_since: str = NEVER
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -76,7 +78,7 @@ def _mamba(name: str, family: str) -> Mixer:
 
 
 def _mamba2(name: str, family: str) -> Mixer:
-    return Mixer(name, (family,), kernels=_MAMBA2, native=">=4.57", closed="")
+    return Mixer(name, (family,), chunks="chunk_size", kernels=_MAMBA2, native=">=4.57", closed="")
 
 
 def _conv(name: str, family: str, native: str, per_token: tuple[str, ...] = (), closed: str = "") -> Mixer:
@@ -187,13 +189,18 @@ def closed_ways() -> dict[str, list[str]]:
     return found
 
 
+def fast_kernels() -> bool:
+    """Whether packages are installed whose scans have chunks of their own."""
+    return any(find_spec(package) is not None for package in ("fla", "kernels", "mamba_ssm"))
+
+
 def takes_chunk(mixer: Mixer, forward: Any) -> Callable[[], bool]:
     """Asks whether a mixer's forward hands a chunk length on, and to the torch rule: a fast kernel has chunks of its own.
 
     From 5.15 it hands all its keywords on; before, a source patch gives it the parameter, and takes it away at a revert. So
     that is asked at each call, and only what stays is found out here.
     """
-    if not mixer.chunk or find_spec("fla") is not None or find_spec("kernels") is not None:
+    if not mixer.chunk:
         return lambda: False
     if released("5.15"):
         return lambda: True

@@ -117,10 +117,22 @@ def _names(explicit: Mapping[str, Any]) -> str:
 
 
 def _shapes_only(arguments: Mapping[str, Any]) -> bool:
-    """Whether values cannot be read: then the call computes shapes, and what has no values leaks none."""
-    described = ("input_ids", "inputs_embeds", "position_ids", "attention_mask", *EXPLICIT)
-    values = [value for name in described if isinstance(value := arguments.get(name), torch.Tensor)]
-    return any(isinstance(value, FakeTensor) or value.device.type == "meta" for value in values)
+    """Whether the tokens have no values: then the call computes shapes, and what has no values leaks none. A description
+    without values of tokens that have them is an error."""
+    tokens = [value for name in ("input_ids", "inputs_embeds") if isinstance(value := arguments.get(name), torch.Tensor)]
+    described = {name: arguments.get(name) for name in ("position_ids", "attention_mask", *EXPLICIT)}
+    empty = [name for name, value in described.items() if isinstance(value, torch.Tensor) and _valueless(value)]
+    if any(map(_valueless, tokens)):
+        return True
+    if empty and not isinstance(described[empty[0]], FakeTensor):
+        raise BoundariesError(
+            f"{', '.join(empty)} is on the meta device and has no values, the tokens are on {tokens[0].device}: make it there"
+        )
+    return bool(empty)
+
+
+def _valueless(value: torch.Tensor) -> bool:
+    return isinstance(value, FakeTensor) or value.device.type == "meta"
 
 
 def _packed(described: Boundaries | None, positions: _Positions, kept: torch.Tensor | None) -> bool:

@@ -16,59 +16,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from patchwork.packing.ambient import ALONE, AMBIENT, BACKBONE, LAYER, NATIVE, Scope, telling, within
+from patchwork.packing.ambient import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
 from patchwork.packing.arguments import BOUNDARIES, CACHES
-from patchwork.packing.batching import CHUNK, padded_length, side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
-from patchwork.packing.families import Family, released
-from patchwork.packing.handshake import confirm
-from patchwork.packing.kernels import arguments_for, closed_here, gap, resets
-from patchwork.packing.mixers import DROPPED, Mixer, takes_chunk
+from patchwork.packing.families import Family
+from patchwork.packing.flags import FLAG, KEYWORD, Flag, Forward, masked, tagged
+from patchwork.packing.mixers import Mixer
+from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.resolution import describes_nothing, resolve
-
-KEYWORD = "patchwork_boundaries"
-FLAG = "_patchwork_isolation"
-
-Forward = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Flag:
-    """What marks an instance. It travels with copies and pickles, and puts the wrapper on the class where it arrives.
-
-    ``entry``: the family of a backbone, or what is known of a mixer.
-    ``mixers``: how many a layer, or a whole backbone, must reach, or a mixer holds. ``layers``: the names of a backbone's
-    layers. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone. ``native``:
-    whether it may leave documents to its kernels.
-    """
-
-    owner: type
-    role: str
-    entry: Family | Mixer | None = None
-    mixers: int = 0
-    layers: tuple[str, ...] = ()
-    reason: str = ""
-    path: str = ""
-    native: bool = True
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _flag, tuple(getattr(self, field) for field in self.__dataclass_fields__)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Flag:
-        return self
-
-
-def _flag(*fields: Any) -> Flag:
-    flag = Flag(*fields)
-    install(flag)
-    return flag
-
 
 # ---- wrappers on classes ----------------------------------------------------------------------------------------
 
@@ -95,7 +54,7 @@ def install(flag: Flag) -> None:
 
 def _made(flag: Flag, original: Forward) -> Forward:
     if isinstance(flag.entry, Mixer):
-        return _mixer(flag.owner, original, flag.entry)
+        return mixer_forward(flag.owner, original, flag.entry)
     if isinstance(flag.entry, Family):
         return _backbone(flag.owner, original, flag.entry)
     makers = {"layer": _receiver, "guard": _guarded, "head": _head}
@@ -117,25 +76,14 @@ def _wrapped(function: Any, role: str) -> bool:
     return False
 
 
-def _mark(wrapper: Any, role: str) -> Forward:
-    # wraps() has copied the dictionary of the function below, other roles on the same class included.
-    wrapper.__patchwork_roles__ = (role,)
-    return wrapper  # type: ignore[no-any-return]
-
-
 def _carrier(original: Forward) -> Forward:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if FLAG in self.__dict__ and KEYWORD not in kwargs and (scope := _packed_scope()) is not None:
+        if FLAG in self.__dict__ and KEYWORD not in kwargs and (scope := packed_scope()) is not None:
             kwargs[KEYWORD] = scope.boundaries
         return original(self, *args, **kwargs)
 
-    return _mark(__call__, "carrier")
-
-
-def _packed_scope() -> Scope | None:
-    scope = AMBIENT.scope
-    return scope if scope is not None and scope.extent != ALONE else None
+    return tagged(__call__, "carrier")
 
 
 class _Carrying:
@@ -150,7 +98,7 @@ class _Carrying:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         bound = self.original if instance is None else self.original.__get__(instance, owner)
-        if instance is None or FLAG not in instance.__dict__ or (scope := _packed_scope()) is None:
+        if instance is None or FLAG not in instance.__dict__ or (scope := packed_scope()) is None:
             return bound
         return functools.partial(bound, **{KEYWORD: scope.boundaries})
 
@@ -159,7 +107,7 @@ def _receiver(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         boundaries = kwargs.pop(KEYWORD, None)
-        ambient = _packed_scope()
+        ambient = packed_scope()
         flag = self.__dict__.get(FLAG)
         if flag is None or (boundaries is None and ambient is None):
             return original(self, *args, **kwargs)
@@ -181,140 +129,13 @@ def _receiver(owner: type, original: Forward) -> Forward:
             _count(ambient, scope.reached)
         return output
 
-    return _mark(forward, "layer")
+    return tagged(forward, "layer")
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _count(scope: Scope, reached: int) -> None:
     """Not traced: a compiled layer would be compiled anew for each value of the count."""
     scope.reached += reached
-
-
-def _mixer(owner: type, original: Forward, entry: Mixer) -> Forward:
-    parameters = inspect.signature(original).parameters
-    call = _Call(entry, tuple(parameters)[1:], _required(parameters, entry))
-    told, unchunked = takes_chunk(entry, original), replace(call, entry=replace(entry, chunk=""))
-    states, closed = resets(entry), closed_here(entry)
-    right_masks = entry.attention and released(entry.masked_since)
-
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scope = _packed_scope()
-        if scope is None:
-            return original(self, *args, **kwargs)
-        flag = self.__dict__.get(FLAG)
-        if flag is None:
-            raise IsolationError(
-                f"a {owner.__name__} that is not isolated was called in a packed call: it was put into the model after "
-                "isolate(), and documents would leak in it; call isolate(model) again"
-            )
-        if scope.extent != LAYER:
-            raise IsolationError(f"{owner.__name__} was called in a packed call outside of an isolated layer")
-        scope.reached += 1
-        if right_masks and masked(self):
-            return original(self, *args, **kwargs)
-        if states and flag.native and not (closed or gap(self, entry, scope.boundaries)):
-            return _native(self, original, call, call.bound(args, kwargs), scope.boundaries)
-        scope.reached += flag.mixers
-        arguments = call.bound(args, kwargs)
-        return _by_document(self, original, call if told() else unchunked, arguments, scope.boundaries)
-
-    return _mark(forward, "mixer")
-
-
-@dataclass(frozen=True)
-class _Call:
-    """How a mixer class is called: ``names`` of its parameters, ``required`` those of them without a default."""
-
-    entry: Mixer
-    names: tuple[str, ...]
-    required: tuple[str, ...]
-
-    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self.names, args, strict=False)), **kwargs}
-
-    def rest(self, module: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What is left of the arguments for documents on their own, once those per token are taken out."""
-        for name in CACHES:
-            if arguments.get(name) is not None:
-                raise IsolationError(
-                    f"{type(module).__name__} was given a cache ({name}) in a packed call: state of several documents "
-                    "cannot be kept in it; call with use_cache=False"
-                )
-        if arguments.get("output_attentions") and self.entry.attention:
-            raise IsolationError(
-                f"{type(module).__name__} was asked for attention weights in a packed call, but it runs on documents side by "
-                "side there: call without output_attentions"
-            )
-        kept = {name: value for name, value in arguments.items() if name not in DROPPED}
-        if "use_cache" in self.names:
-            kept["use_cache"] = False
-        return {**{name: None for name in self.required if name not in kept}, **kept}
-
-
-def _required(parameters: Any, entry: Mixer) -> tuple[str, ...]:
-    """Names of parameters that must be given, but may be None when a document is on its own."""
-    dropped = [name for name in DROPPED if name not in (*entry.per_token, *entry.masks)]
-    return tuple(name for name, parameter in parameters.items() if name in dropped and parameter.default is parameter.empty)
-
-
-def _native(module: Any, original: Forward, call: _Call, arguments: dict[str, Any], boundaries: Boundaries) -> Any:
-    """Runs the class's own forward on the row, and sees that its kernels were told the boundaries."""
-    entry = call.entry
-    hidden = arguments.pop(entry.hidden)
-    per_token = {name: arguments.pop(name) for name in entry.per_token if name in arguments}
-    told = {name: value for name, value in arguments_for(boundaries).items() if _takes(original, name)}
-    scope = Scope(boundaries, NATIVE, module.__dict__[FLAG].path)
-    with within(scope):
-        output = original(module, **{entry.hidden: hidden}, **per_token, **call.rest(module, arguments), **told)
-    confirm(scope, resets(entry))
-    return output
-
-
-def _takes(forward: Forward, name: str) -> bool:
-    code = inspect.unwrap(forward).__code__
-    return bool(code.co_flags & inspect.CO_VARKEYWORDS) or name in code.co_varnames
-
-
-def _by_document(module: Any, original: Forward, call: _Call, arguments: dict[str, Any], boundaries: Boundaries) -> Any:
-    """Runs the class's own forward once for each bucket, all within one ``__call__`` of the mixer.
-
-    So hooks on the mixer, and on all around it, run once, on every rank alike: data parallelism by DDP, and sharding by
-    layer or by mixer (FSDP), see nothing of the buckets. Hooks on the mixer's *children* run once a bucket, and ranks
-    have different numbers of buckets. Where those hooks are collectives (FSDP around each Linear; ZeRO-3, which gathers
-    parameters module by module), ranks would wait for each other for ever: shard no finer than the mixer. DeepSpeed:
-    ``deepspeed.utils.set_z3_leaf_modules(model, [type(mixer)])``.
-    """
-    entry = call.entry
-    hidden = arguments.pop(entry.hidden)
-    per_token = {name: arguments.pop(name) for name in entry.per_token if name in arguments}
-    masks = {name: arguments.pop(name) for name in entry.masks if name in arguments}
-    rest = call.rest(module, arguments)
-
-    def run(documents: Any, cut: dict[str, Any]) -> Any:
-        _forget(module, entry.stale)
-        with within(Scope(boundaries, ALONE)):
-            output = original(module, **{entry.hidden: documents}, **cut, **rest, **short(entry, documents.shape[1]))
-        _forget(module, entry.stale)
-        if not entry.results or not isinstance(output, tuple):
-            return output
-        return tuple(element if at in entry.results else None for at, element in enumerate(output))
-
-    return side_by_side(run, boundaries, hidden, per_token, masks=masks)
-
-
-def _forget(module: Any, stale: str) -> None:
-    """Some releases go on from the state of the last call, whatever its batch, or keep its graph."""
-    if stale:
-        owner, _, name = stale.rpartition(".")
-        setattr(module.get_submodule(owner), name, None)
-
-
-def short(entry: Mixer, length: int) -> dict[str, Any]:
-    """The chunk length for a bucket of short documents, where a mixer can be told."""
-    if not entry.chunk or length > CHUNK // 2:
-        return {}
-    return {entry.chunk: padded_length(length)}
 
 
 def _head(owner: type, original: Forward) -> Forward:
@@ -330,7 +151,7 @@ def _head(owner: type, original: Forward) -> Forward:
         with telling(told):
             return original(self, *args, **kwargs)
 
-    return _mark(forward, "head")
+    return tagged(forward, "head")
 
 
 def _backbone(owner: type, original: Forward, family: Family) -> Forward:
@@ -366,7 +187,7 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             )
         return output
 
-    return _mark(forward, "backbone")
+    return tagged(forward, "backbone")
 
 
 def _heard(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -511,14 +332,8 @@ def _guarded(owner: type, original: Forward) -> Forward:
                 )
         return original(self, *args, **kwargs)
 
-    return _mark(forward, "guard")
+    return tagged(forward, "guard")
 
 
 def _plain(mask: Any) -> bool:
     return mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)
-
-
-def masked(backbone: Any) -> bool:
-    """Whether attention is kept apart by a mask (else by varlen arguments)."""
-    chosen = getattr(getattr(backbone, "config", None), "_attn_implementation", None)
-    return chosen in (None, "sdpa", "eager", "flex_attention")

@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 
-from patchwork.packing import BoundariesError, isolate, probe, transport
+from patchwork.packing import BoundariesError, isolate, mixing, probe
 from patchwork.packing.batching import side_by_side
 
 
@@ -119,7 +119,7 @@ def test_mixers_that_ignore_boundaries_are_found(isolated, monkeypatch, faulty):
             return call(hidden, dict(per_token or {}))
         return side_by_side(call, boundaries, hidden, per_token, **masks)
 
-    monkeypatch.setattr(transport, "side_by_side", some)
+    monkeypatch.setattr(mixing, "side_by_side", some)
     report = probe(isolated, (7, 5, 9))
     assert not report.passed
     assert report.forward.by_document[0] < 1e-5

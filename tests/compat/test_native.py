@@ -16,7 +16,7 @@ from alone import Case, assert_equal, assert_leaks, of_each, run
 from doubles import models
 
 import patchwork
-from patchwork.packing import IsolationError, handshake, isolate, kernels, probe, restore, transport
+from patchwork.packing import IsolationError, handshake, isolate, kernels, mixing, probe, restore
 from patchwork.packing.kernels import closed_here
 from patchwork.packing.mixers import MIXERS
 
@@ -100,12 +100,12 @@ def test_one_kernel_or_none_or_another_argument_means_side_by_side(name, conv, s
 def test_either_half_alone_leaks_and_is_refused(name, half, monkeypatch, tmp_path, patched):
     model, case, expected, _ = fast(monkeypatch, tmp_path, name)
     full = kernels.arguments_for(case.boundaries)
-    monkeypatch.setattr(transport, "arguments_for", lambda _: {half: full[half]})
+    monkeypatch.setattr(mixing, "arguments_for", lambda _: {half: full[half]})
     other = "cu_seqlens" if half == "seq_idx" else "seq_idx"
     with pytest.raises(IsolationError, match=rf"layers\.\d+\..*: \w+ was called in a packed call without {other}"):
         run(model, case, **case.form())
     monkeypatch.setattr(handshake, "AMBIENT", type("Nobody", (), {"scope": None}))
-    monkeypatch.setattr(transport, "confirm", lambda *_: None)
+    monkeypatch.setattr(mixing, "confirm", lambda *_: None)
     assert_leaks(run(model, case, **case.form()), expected, case)
 
 

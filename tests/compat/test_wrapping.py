@@ -131,7 +131,7 @@ def test_recorded_hidden_states_before_and_after():
 def test_hooks_on_a_mixer_run_once_and_those_on_its_children_once_a_bucket():
     """What sharding stands on: gathering the parameters of a whole mixer is one step on every rank (test_ranks.py)."""
     case = Case(rows=((90, 7, 40),))
-    buckets = len(plan(case.boundaries).buckets)
+    buckets = len(plan(case.boundaries).shapes)
     assert buckets > 1
     model, calls = copy.deepcopy(isolated(FIRST)), {"mixer": 0, "child": 0}
     mixer = model.model.layers[1].linear_attn

@@ -227,19 +227,10 @@ def test_token_ids_and_streams_are_gathered_too():
     torch.testing.assert_close(output[:, 5:8], streams[:, 5:8].cumsum(1) * ids[:, 5:8, None, None])
 
 
-def test_only_the_first_result_need_be_per_token():
+def test_results_that_are_not_per_token_are_refused():
     boundaries = Boundaries.from_seq_lens([2, 3])
-    hidden = torch.randn(1, 5, 4)
-
-    def mixer(documents, cut):
-        return documents.cumsum(1), torch.zeros(7), "state"
-
-    output, *rest = side_by_side(mixer, boundaries, hidden, first_only=True)
-    assert rest == [None, None]
-    torch.testing.assert_close(output[:, 2:], hidden[:, 2:].cumsum(1))
-    assert torch.is_tensor(side_by_side(lambda documents, cut: documents, boundaries, hidden, first_only=True))
     with pytest.raises(IsolationError, match="returned"):
-        side_by_side(mixer, boundaries, hidden)
+        side_by_side(lambda documents, cut: (documents, torch.zeros(7)), boundaries, torch.randn(1, 5, 4))
 
 
 def test_a_mixer_may_write_into_what_it_is_given():

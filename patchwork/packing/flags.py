@@ -1,0 +1,62 @@
+"""What marks a module that takes part in keeping documents apart?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from patchwork.packing.families import Family
+from patchwork.packing.mixers import Mixer
+
+KEYWORD = "patchwork_boundaries"
+FLAG = "_patchwork_isolation"
+
+Forward = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What marks an instance. It travels with copies and pickles, and puts the wrapper on the class where it arrives.
+
+    ``entry``: the family of a backbone, or what is known of a mixer.
+    ``mixers``: how many a layer, or a whole backbone, must reach, or a mixer holds. ``layers``: the names of a backbone's
+    layers. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone. ``native``:
+    whether it may leave documents to its kernels.
+    """
+
+    owner: type
+    role: str
+    entry: Family | Mixer | None = None
+    mixers: int = 0
+    layers: tuple[str, ...] = ()
+    reason: str = ""
+    path: str = ""
+    native: bool = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, tuple(getattr(self, field) for field in self.__dataclass_fields__)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Flag:
+        return self
+
+
+def _arrived(*fields: Any) -> Flag:
+    from patchwork.packing.transport import install
+
+    flag = Flag(*fields)
+    install(flag)
+    return flag
+
+
+def tagged(wrapper: Any, role: str) -> Forward:
+    """A wrapper on a class, with the role that it has there."""
+    # wraps() has copied the dictionary of the function below, other roles on the same class included.
+    wrapper.__patchwork_roles__ = (role,)
+    return wrapper  # type: ignore[no-any-return]
+
+
+def masked(backbone: Any) -> bool:
+    """Whether attention is kept apart by a mask (else by varlen arguments)."""
+    chosen = getattr(getattr(backbone, "config", None), "_attn_implementation", None)
+    return chosen in (None, "sdpa", "eager", "flex_attention")

@@ -1,0 +1,214 @@
+"""On which releases is each recurrent family measured, and how does docs/families.md say what came out?
+
+`--wheels` prints the wheels of the first, the middle and the newest listed release of each family. With what
+report_families.py printed, a file a release, it prints the page. Neither torch nor transformers is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from patchwork.packing.families import FAMILIES
+from patchwork.packing.mixers import MIXERS, NEVER, Mixer
+from patchwork.releases import wheels
+
+ROOT = Path(__file__).parents[2]
+RECURRENT = {family.name: family for family in FAMILIES if family.recurrent}
+KINDS = {
+    "gated delta rule": ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid", "lara_mini"),
+    "Kimi delta attention": ("kimi_linear", "bailing_hybrid", "glm5_next"),
+    "Mamba": ("mamba", "falcon_mamba", "jamba", "zamba"),
+    "Mamba-2": ("mamba2", "bamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid"),
+    "lightning attention": ("minimax",),
+    "short convolutions": ("lfm2", "lfm2_moe", "lfm3", "inkling", "inkling2", "inkling2_loop"),
+    "convolutions and a delay": ("zaya",),
+    "RG-LRU and a convolution": ("recurrent_gemma",),
+    "RWKV": ("rwkv",),
+    "xLSTM": ("xlstm",),
+}
+BEGIN = """\
+# Recurrent families
+
+Each recurrent family that patchwork knows, measured on the first, the middle and the newest release of transformers that
+has it, of those that [compat_matrix.yaml](../compat_matrix.yaml) lists. `nox -s families` (`make families`) made this page:
+it installs each of these releases, runs `tests/compat/report_families.py` there, and fails where something falls short.
+
+What runs is a tiny model of the family's own default config, or of one with all kinds of its layers: float32, on the CPU,
+in training mode, weights of standard deviation 0.1, without kernels, `patchwork.apply()` in force. The rows hold documents
+of 7, 5 and 9 tokens; of 1, 64, 65 and 2; and a batch of two has 7, 5, 9 and 13, 8, with a tail of padding. Each call is
+made with `position_ids` alone, and with all boundary arguments. What it is held against is stock transformers with
+each document in a row of its own.
+"""
+MEANING = """\
+* **releases**: the largest error of an output / of a gradient. An output's is relative to the largest logit, a
+  gradient's to its norm. The limit is 1e-4.
+* **stock**: how far the outputs of a document behind another one are off in stock transformers, in the worst row. Two
+  numbers: with `position_ids` alone / with all arguments; least and most over the releases. *raises*: it does so in some
+  release, and the number is that of the others.
+* **side by side without kernels**: the mixers that run on the documents of a row as if they were a batch. It is what every
+  recurrent mixer does where its kernels are not there, or cannot be told of documents.
+* **native with kernels**: the releases in which that mixer is called once for the row, and hands the boundaries on to its
+  kernels. Needs each of them installed, with its boundary argument, and watched by `patchwork.apply()`.
+* **attention**: how it is kept apart under sdpa, eager and flex attention. With flash attention: by varlen arguments, or
+  side by side; *no flash*: a packed row is refused then.
+"""
+UPSTREAM = """\
+## What upstream itself cannot run
+* **xlstm 4.57**: its code for whole chunks, rows of 64 tokens and more, does not run. The second row has 1, 29, 31 and 2
+  there.
+* **recurrent_gemma 4.57**: without a cache, too, a call goes on from the states of the one before it. Here they are dropped
+  before each call that has no cache.
+* **zamba2, and nemotron_h to 5.14**: in the scan of torch, chunks see those behind them. `transformers.torch_scan.zamba2`
+  and `transformers.torch_scan.nemotron_h` repair it, here in the stock models too.
+* **zamba2 5.0 to 5.3** without `use_mem_rope`: its attention does not run. Here it is set.
+* Without kernels, stock ignores all boundary arguments to 5.19, except bamba and granitemoehybrid to 5.14, which raise
+  NotImplementedError; from 5.20 on it raises ValueError where they reach a kernel.
+"""
+STRUCTURE = """\
+## Code that comes with a checkpoint
+Classes that are no part of transformers are recognised by what they hold (`patchwork/packing/structure.py`):
+
+| part | recognised by |
+|---|---|
+| gated delta rule, Mamba | causal depthwise `Conv1d`s, `A_log` with `D` or `dt_bias`, a projection out |
+| short convolution | a causal depthwise `Conv1d` between `in_proj` and `out_proj`, no parameters of its own |
+| attention | projections to query, key and value, `is_causal`, a call through transformers' registry of attention functions |
+| part that works on each token alone | torch's linear, norm, embedding and activation modules; by name, norms, MLPs, experts, \
+routers and rotary embeddings, where no method moves or sums anything along a dimension (`roll`, `cumsum`, `pad`) |
+
+All of them run on documents side by side, attention too. Refused, naming the part, is a model with anything else: a
+convolution that looks ahead or is not depthwise, attention that is not causal or not called through the registry, a token
+shift, a mixer whose call takes an argument that is not known, or a backbone without a list of layers.
+"""
+
+
+# ---- which releases ---------------------------------------------------------------------------------------------
+
+
+def listed() -> list[str]:
+    """The releases of transformers in compat_matrix.yaml, ascending."""
+    matrix = yaml.safe_load((ROOT / "compat_matrix.yaml").read_text(encoding="utf-8"))
+    return [str(release) for release in matrix["packages"]["transformers"]["releases"]]
+
+
+def listed_wheels() -> dict[str, Path]:
+    """The wheels of those, from the cache or fetched into it."""
+    found = listed()
+    return dict(zip(found, wheels.fetch_all([("transformers", each) for each in found]), strict=True))
+
+
+def releases(held: dict[str, Path]) -> dict[str, tuple[str, ...]]:
+    """By family, the first, the middle and the newest of some releases whose wheel has its modeling file."""
+    files = {}
+    for release, path in held.items():
+        with zipfile.ZipFile(path) as wheel:
+            files[release] = set(wheel.namelist())
+    having = {
+        name: [release for release in held if f"transformers/models/{name}/modeling_{name}.py" in files[release]]
+        for name in RECURRENT
+    }
+    return {name: tuple(dict.fromkeys((own[0], own[len(own) // 2], own[-1]))) for name, own in having.items()}
+
+
+# ---- the page ---------------------------------------------------------------------------------------------------
+
+
+def page(lines: list[dict[str, Any]], chosen: dict[str, tuple[str, ...]]) -> str:
+    """docs/families.md of all measurements: those of a family's own releases count, in that order."""
+    found = {(line["family"], line["release"]): line for line in lines}
+    measured = {name: [found[name, release] for release in own] for name, own in chosen.items()}
+    all_of = [line for own in measured.values() for line in own]
+    outputs, gradients = (min(line[f"control_{what}"] for line in all_of) for what in ("outputs", "gradients"))
+    rows = [_row(name, kind, measured[name]) for kind, names in KINDS.items() for name in names]
+    heads = ("family", "kind", "releases: error of outputs / gradients", "stock", "side by side without kernels")
+    return "\n".join(
+        (
+            BEGIN,
+            f"Without boundaries the same calls differ by {outputs:.2g} at least in the outputs of each document behind another",
+            f"one, and by {gradients:.2g} in the gradients.\n",
+            f"| {' | '.join((*heads, 'native with kernels', 'attention'))} |\n{'|---' * 7}|",
+            "\n".join(rows) + "\n",
+            MEANING,
+            _closed(),
+            UPSTREAM,
+            STRUCTURE.rstrip(),
+        )
+    )
+
+
+def _row(name: str, kind: str, measured: list[dict[str, Any]]) -> str:
+    errors = [f"{line['release']}: {line['outputs']:.0e} / {line['gradients']:.0e}" for line in measured]
+    mixers = [mixer for mixer in MIXERS if name in mixer.families and not mixer.attention]
+    held = any(part["role"] == "attention" for line in measured for part in line["ways"].values())
+    cells = (
+        f"`{name}`",
+        kind,
+        "<br>".join(errors),
+        " / ".join(_stock([line["stock"][form] for line in measured]) for form in ("positions", "full")),
+        "<br>".join(f"`{mixer.name}`" for mixer in mixers),
+        "<br>".join(mixer.native or "never" for mixer in mixers),
+        _attention(name, held),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _stock(values: list[float | str]) -> str:
+    numbers = [value for value in values if not isinstance(value, str)]
+    said = ["raises"] * (len(numbers) < len(values))
+    if numbers:
+        low, high = f"{min(numbers):.1g}", f"{max(numbers):.1g}"
+        said.append(low if low == high else f"{low} to {high}")
+    return ", ".join(reversed(said))
+
+
+def _attention(name: str, unlisted: bool) -> str:
+    """``unlisted``: whether some of its attention is no listed mixer, so left to the family's masks."""
+    entries = [mixer for mixer in MIXERS if name in mixer.families and mixer.attention]
+    said = [_mask(mixer) for mixer in entries] + ["mask"] * unlisted
+    if not RECURRENT[name].flash and said:
+        said.append("no flash")
+    return ", ".join(dict.fromkeys(said)) or "none"
+
+
+def _mask(mixer: Mixer) -> str:
+    if mixer.masked_since == NEVER:
+        return "side by side"
+    return "mask" if mixer.masked_since == "0" else f"side by side, from {mixer.masked_since} mask"
+
+
+def _closed() -> str:
+    """Why kernels are not told of documents, by what they are."""
+    mixers = [mixer for mixer in MIXERS if not mixer.attention and mixer.closed]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for mixer in mixers:
+        when = f"outside {mixer.native}" if mixer.native else "always"
+        by_reason.setdefault((when, mixer.closed), []).append(f"`{mixer.name}`")
+    rows = [f"| {', '.join(names)} | {when} | {reason} |" for (when, reason), names in by_reason.items()]
+    return (
+        "## Where the kernels' path is left closed, and why\n"
+        "Documents side by side then use whatever kernel runs, in one call for those of about one length.\n\n"
+        "| mixer | releases | why |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--wheels", action="store_true", help="print their paths, one a line")
+    parser.add_argument("reports", nargs="*", type=Path, help="what report_families.py printed")
+    given = parser.parse_args()
+    held = listed_wheels()
+    chosen = releases(held)
+    if given.wheels:
+        print("\n".join(str(path) for release, path in held.items() if any(release in own for own in chosen.values())))
+        return
+    print(page([line for path in given.reports for line in json.loads(path.read_text(encoding="utf-8"))], chosen))
+
+
+if __name__ == "__main__":
+    main()
