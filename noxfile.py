@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def families(session: nox.Session) -> None:
 
     page = "tests/compat/families_page.py"
     reports = []
-    for wheel in printed("wheels", page, "--wheels").read_text(encoding="utf-8").splitlines():
+    for wheel, names in json.loads(printed("wheels", page, "--wheels").read_text(encoding="utf-8")).items():
         session.install(wheel)  # and what this release requires: tokenizers and huggingface_hub come and go with it
-        reports.append(printed(f"{Path(wheel).stem}.json", "tests/compat/report_families.py"))
+        reports.append(printed(f"{Path(wheel).stem}.json", "tests/compat/report_families.py", *names))
     (ROOT / "docs" / "families.md").write_text(printed("page", page, *reports).read_text(encoding="utf-8"), encoding="utf-8")

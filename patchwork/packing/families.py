@@ -6,8 +6,10 @@ same name from elsewhere is not mistaken for the one that was proven.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from packaging.version import Version
 
@@ -127,4 +129,20 @@ def defines(kind: type, family: str, name: str) -> bool:
     package = f"transformers.models.{family}."
     if not any(base.__name__ == name and base.__module__.startswith(package) for base in kind.__mro__):
         return False
-    return str(getattr(getattr(kind, "forward", None), "__module__", "")).startswith(package)
+    forward = getattr(kind, "forward", None)
+    if getattr(forward, "__module__", "") == _HOOKS:
+        forward = written(forward)
+    return str(getattr(forward, "__module__", "")).startswith(package)
+
+
+_HOOKS = "transformers.integrations.accelerate"
+
+
+def written(forward: Any) -> Any:
+    """The function that a forward's class has in its source, behind wrappers that say what they wrap, and behind the one
+    that transformers 5.13 to 5.15 puts around mixers (force_accelerate_hooks), which does not."""
+    forward = inspect.unwrap(forward)
+    while forward.__module__ == _HOOKS and "forward_func" in forward.__code__.co_freevars:
+        cell = forward.__closure__[forward.__code__.co_freevars.index("forward_func")]
+        forward = inspect.unwrap(cell.cell_contents)
+    return forward

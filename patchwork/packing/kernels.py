@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 
+from patchwork.packing.families import written
 from patchwork.packing.mixers import Mixer
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def closed_here(entry: Mixer) -> str:
 def _unheard(kind: Any, entry: Mixer) -> str:
     """Not cached: a source patch lets a forward hand boundaries on, and takes that away at a revert. A forward with
     ``**kwargs`` may swallow them: one that goes on to another method has to name them, and cumulative lengths are renamed."""
-    code = inspect.unwrap(kind.forward).__code__
+    code = written(kind.forward).__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     swallows = bool(code.co_flags & inspect.CO_VARKEYWORDS) and not hasattr(kind, "cuda_kernels_forward")
     wanted = {KERNELS[name].argument for name, _ in entry.kernels}

@@ -6,14 +6,13 @@ shift, and attention where the family's masks cannot be relied on.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from patchwork.packing.arguments import BOUNDARIES, CACHES
-from patchwork.packing.families import defines, released
+from patchwork.packing.families import defines, released, written
 
 # What a document of its own has no use for: boundaries, the mask of a padded batch, a cache that starts empty.
 DROPPED = (*BOUNDARIES, *CACHES, "attention_mask", "cache_position", "conv_mask", "position_ids")
@@ -204,5 +203,5 @@ def takes_chunk(mixer: Mixer, forward: Any) -> Callable[[], bool]:
         return lambda: False
     if released("5.15"):
         return lambda: True
-    inner = inspect.unwrap(forward)
+    inner = written(forward)
     return lambda: mixer.chunk in (inner.__kwdefaults__ or ())

@@ -13,7 +13,7 @@ from patchwork.packing.ambient import ALONE, LAYER, NATIVE, Scope, packed_scope,
 from patchwork.packing.arguments import CACHES
 from patchwork.packing.batching import chunk_length, side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
-from patchwork.packing.families import released
+from patchwork.packing.families import released, written
 from patchwork.packing.flags import FLAG, Forward, masked, tagged
 from patchwork.packing.handshake import confirm
 from patchwork.packing.kernels import arguments_for, closed_here, gap, resets
@@ -22,7 +22,7 @@ from patchwork.packing.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
 
 def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
     """The forward of a mixer class, which keeps documents apart in packed calls of isolated instances."""
-    parameters = inspect.signature(original).parameters
+    parameters = inspect.signature(written(original)).parameters
     if fast_kernels():  # which have chunks of their own
         entry = replace(entry, chunk="", chunks="")
     call = _Call(entry, tuple(parameters)[1:], _required(parameters, entry))
@@ -105,7 +105,7 @@ def _native(module: Any, original: Forward, call: _Call, arguments: dict[str, An
 
 
 def _takes(forward: Forward, name: str) -> bool:
-    code = inspect.unwrap(forward).__code__
+    code = written(forward).__code__
     return bool(code.co_flags & inspect.CO_VARKEYWORDS) or name in code.co_varnames
 
 

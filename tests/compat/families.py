@@ -26,6 +26,13 @@ TYPES = {
 SETTINGS: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+    "inkling2_loop": {  # its own loop takes 12 layers three times
+        "num_hidden_layers": 6,
+        "layer_types": ["hybrid_sliding", "hybrid"] * 3,
+        "n_layers_per_attn_res_block": 2,
+        "loop_layer_index_start": 2,
+        "loop_layer_index_end": 4,
+    },
     "lfm2": {"full_attn_idxs": [2]},
     "qwen4_exp": {"ple_layer_ids": [1], "eos_token_id": 2},
     "zamba2": {"use_mem_rope": True},

@@ -1,7 +1,7 @@
 """On which releases is each recurrent family measured, and how does docs/families.md say what came out?
 
-`--wheels` prints the wheels of the first, the middle and the newest listed release of each family. With what
-report_families.py printed, a file a release, it prints the page. Neither torch nor transformers is needed.
+`--wheels` prints the wheels of all first, middle and newest listed releases, and the families that each is one of. With
+what report_families.py printed, a file a release, it prints the page. Neither torch nor transformers is needed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.specifiers import SpecifierSet
 
 from patchwork.packing.families import FAMILIES
 from patchwork.packing.mixers import MIXERS, NEVER, Mixer
@@ -32,43 +33,47 @@ KINDS = {
     "RWKV": ("rwkv",),
     "xLSTM": ("xlstm",),
 }
+UNMASKED = ("Glm5NextTextAttention",)  # attention that asks for no mask, so it is listed as a mixer like the recurrent ones
+WAYS = {"attention mask": "mask", "document batching": "side by side"}
 BEGIN = """\
 # Recurrent families
 
 Each recurrent family that patchwork knows, measured on the first, the middle and the newest release of transformers that
 has it, of those that [compat_matrix.yaml](../compat_matrix.yaml) lists. `nox -s families` (`make families`) made this page:
-it installs each of these releases, runs `tests/compat/report_families.py` there, and fails where something falls short.
+it installs each of these releases, runs `tests/compat/report_families.py` there, and fails where one falls short.
 
 What runs is a tiny model of the family's own default config, or of one with all kinds of its layers: float32, on the CPU,
 in training mode, weights of standard deviation 0.1, without kernels, `patchwork.apply()` in force. The rows hold documents
 of 7, 5 and 9 tokens; of 1, 64, 65 and 2; and a batch of two has 7, 5, 9 and 13, 8, with a tail of padding. Each call is
-made with `position_ids` alone, and with all boundary arguments. What it is held against is stock transformers with
-each document in a row of its own.
+made with `position_ids` alone, and with all boundary arguments. The reference is stock transformers, with each document
+in a row of its own. The limit of all errors is 1e-4.
 """
 MEANING = """\
-* **releases**: the largest error of an output / of a gradient. An output's is relative to the largest logit, a
-  gradient's to its norm. The limit is 1e-4.
-* **stock**: how far the outputs of a document behind another one are off in stock transformers, in the worst row. Two
-  numbers: with `position_ids` alone / with all arguments; least and most over the releases. *raises*: it does so in some
-  release, and the number is that of the others.
-* **side by side without kernels**: the mixers that run on the documents of a row as if they were a batch. It is what every
-  recurrent mixer does where its kernels are not there, or cannot be told of documents.
-* **native with kernels**: the releases in which that mixer is called once for the row, and hands the boundaries on to its
-  kernels. Needs each of them installed, with its boundary argument, and watched by `patchwork.apply()`.
-* **attention**: how it is kept apart under sdpa, eager and flex attention. With flash attention: by varlen arguments, or
-  side by side; *no flash*: a packed row is refused then.
+* **outputs / gradients**: the largest error of an output, relative to the largest logit, and of a parameter's gradient,
+  relative to its norm, which counts as at least a thousandth of that of all gradients.
+* **stock**: how far outputs of documents behind another one are off in stock transformers, in the worst row; the least and
+  the most of the releases. With `position_ids` alone / with all arguments. *raises*: in some of the releases, or all.
+* **documents side by side**: the mixers that, without kernels, run on the documents of a row as on a batch. So they do
+  where kernels are not all installed, cannot be told of documents, or cannot be watched.
+* **native with kernels**: the releases in which that mixer is called once for the row and hands the boundaries on to its
+  kernels, source patches of `patchwork.apply()` in force.
+* **attention**: how it is kept apart under sdpa, eager and flex attention. With flash attention: side by side, or by varlen
+  arguments; *no flash*: packed rows are refused.
 """
 UPSTREAM = """\
 ## What upstream itself cannot run
 * **xlstm 4.57**: its code for whole chunks, rows of 64 tokens and more, does not run. The second row has 1, 29, 31 and 2
   there.
-* **recurrent_gemma 4.57**: without a cache, too, a call goes on from the states of the one before it. Here they are dropped
-  before each call that has no cache.
-* **zamba2, and nemotron_h to 5.14**: in the scan of torch, chunks see those behind them. `transformers.torch_scan.zamba2`
+* **recurrent_gemma 4.57**: a call without a cache, too, goes on from the states of the one before it. Here they are dropped
+  before each such call.
+* **zamba2 and nemotron_h to 5.14**: in the scan of torch, chunks see those behind them. `transformers.torch_scan.zamba2`
   and `transformers.torch_scan.nemotron_h` repair it, here in the stock models too.
-* **zamba2 5.0 to 5.3** without `use_mem_rope`: its attention does not run. Here it is set.
-* Without kernels, stock ignores all boundary arguments to 5.19, except bamba and granitemoehybrid to 5.14, which raise
-  NotImplementedError; from 5.20 on it raises ValueError where they reach a kernel.
+* **zamba2 5.0** cannot be built of its own default config, and 5.1 to 5.3 run with `use_mem_rope` only. Here it is set.
+* **falcon_h1 5.4** refuses its own default config (`use_cache`).
+
+Without kernels, stock ignores all boundary arguments to 5.19, and from 5.20 raises ValueError where they reach a kernel.
+Exceptions: bamba and granitemoehybrid raise NotImplementedError to 5.14; the convolutions of lfm2 and lfm2_moe in 5.13 and
+5.14, in a batch of one, and the dynamic ones of inkling2 and inkling2_loop from 5.24 on obey `seq_idx`.
 """
 STRUCTURE = """\
 ## Code that comes with a checkpoint
@@ -126,12 +131,12 @@ def page(lines: list[dict[str, Any]], chosen: dict[str, tuple[str, ...]]) -> str
     all_of = [line for own in measured.values() for line in own]
     outputs, gradients = (min(line[f"control_{what}"] for line in all_of) for what in ("outputs", "gradients"))
     rows = [_row(name, kind, measured[name]) for kind, names in KINDS.items() for name in names]
-    heads = ("family", "kind", "releases: error of outputs / gradients", "stock", "side by side without kernels")
+    heads = ("family", "kind", "release: outputs / gradients off by", "stock off by", "documents side by side")
     return "\n".join(
         (
             BEGIN,
-            f"Without boundaries the same calls differ by {outputs:.2g} at least in the outputs of each document behind another",
-            f"one, and by {gradients:.2g} in the gradients.\n",
+            f"The control, the same calls without boundaries, differs by {outputs:.2g} at least in the outputs of each document",
+            f"behind another one, and by {gradients:.2g} in the gradients; 0.01 would do.\n",
             f"| {' | '.join((*heads, 'native with kernels', 'attention'))} |\n{'|---' * 7}|",
             "\n".join(rows) + "\n",
             MEANING,
@@ -143,52 +148,69 @@ def page(lines: list[dict[str, Any]], chosen: dict[str, tuple[str, ...]]) -> str
 
 
 def _row(name: str, kind: str, measured: list[dict[str, Any]]) -> str:
-    errors = [f"{line['release']}: {line['outputs']:.0e} / {line['gradients']:.0e}" for line in measured]
+    errors = [f"{line['release']}: {_short(line['outputs'])} / {_short(line['gradients'])}" for line in measured]
     mixers = [mixer for mixer in MIXERS if name in mixer.families and not mixer.attention]
-    held = any(part["role"] == "attention" for line in measured for part in line["ways"].values())
     cells = (
         f"`{name}`",
         kind,
         "<br>".join(errors),
         " / ".join(_stock([line["stock"][form] for line in measured]) for form in ("positions", "full")),
         "<br>".join(f"`{mixer.name}`" for mixer in mixers),
-        "<br>".join(mixer.native or "never" for mixer in mixers),
-        _attention(name, held),
+        "<br>".join(native(mixer, measured[0]["release"]) for mixer in mixers),
+        _attention(name, measured),
     )
     return f"| {' | '.join(cells)} |"
 
 
+def native(mixer: Mixer, first: str) -> str:
+    """In which releases a mixer goes the native way; ``first``: the first one that is listed and has it."""
+    if not mixer.native:
+        return "never"
+    return "all" if SpecifierSet(mixer.native).contains(first) else mixer.native.replace(">=", "from ")
+
+
+def _short(value: float) -> str:
+    return f"{value:.0e}".replace("e-0", "e-")
+
+
 def _stock(values: list[float | str]) -> str:
     numbers = [value for value in values if not isinstance(value, str)]
-    said = ["raises"] * (len(numbers) < len(values))
+    said = []
     if numbers:
-        low, high = f"{min(numbers):.1g}", f"{max(numbers):.1g}"
+        low, high = f"{min(numbers):.2g}", f"{max(numbers):.2g}"
         said.append(low if low == high else f"{low} to {high}")
-    return ", ".join(reversed(said))
+    return ", ".join(said + ["raises"] * (len(numbers) < len(values)))
 
 
-def _attention(name: str, unlisted: bool) -> str:
-    """``unlisted``: whether some of its attention is no listed mixer, so left to the family's masks."""
-    entries = [mixer for mixer in MIXERS if name in mixer.families and mixer.attention]
-    said = [_mask(mixer) for mixer in entries] + ["mask"] * unlisted
-    if not RECURRENT[name].flash and said:
-        said.append("no flash")
-    return ", ".join(dict.fromkeys(said)) or "none"
+def _attention(name: str, measured: list[dict[str, Any]]) -> str:
+    """By the release from which the masks are relied on, where one class is listed; else as it was measured."""
+    listed = [mixer for mixer in MIXERS if name in mixer.families and (mixer.attention or mixer.name in UNMASKED)]
+    if len(listed) == 1:
+        said = _since(listed[0])
+    else:
+        classes = {mixer.name for mixer in listed}
+        ways: dict[str, list[str]] = {}
+        for line in measured:
+            for kind, part in line["ways"].items():
+                if kind in classes or part["role"] == "attention":
+                    ways.setdefault(WAYS[part["way"]], []).append(line["release"])
+        said = ", ".join(ways if len(ways) < 2 else (f"{way} ({', '.join(on)})" for way, on in ways.items()))
+    return f"{said}, no flash" if said and not RECURRENT[name].flash else said or "none"
 
 
-def _mask(mixer: Mixer) -> str:
+def _since(mixer: Mixer) -> str:
     if mixer.masked_since == NEVER:
         return "side by side"
     return "mask" if mixer.masked_since == "0" else f"side by side, from {mixer.masked_since} mask"
 
 
 def _closed() -> str:
-    """Why kernels are not told of documents, by what they are."""
-    mixers = [mixer for mixer in MIXERS if not mixer.attention and mixer.closed]
+    """Why kernels are not told of documents, mixers with the same reason together."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for mixer in mixers:
-        when = f"outside {mixer.native}" if mixer.native else "always"
-        by_reason.setdefault((when, mixer.closed), []).append(f"`{mixer.name}`")
+    for mixer in MIXERS:
+        if mixer.closed and not mixer.attention:
+            when = mixer.native.replace(">=", "before ") or "all"
+            by_reason.setdefault((when, mixer.closed), []).append(f"`{mixer.name}`")
     rows = [f"| {', '.join(names)} | {when} | {reason} |" for (when, reason), names in by_reason.items()]
     return (
         "## Where the kernels' path is left closed, and why\n"
@@ -199,13 +221,14 @@ def _closed() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--wheels", action="store_true", help="print their paths, one a line")
+    parser.add_argument("--wheels", action="store_true", help="print them as JSON: families by path")
     parser.add_argument("reports", nargs="*", type=Path, help="what report_families.py printed")
     given = parser.parse_args()
     held = listed_wheels()
     chosen = releases(held)
     if given.wheels:
-        print("\n".join(str(path) for release, path in held.items() if any(release in own for own in chosen.values())))
+        due = {str(path): [name for name, own in chosen.items() if release in own] for release, path in held.items()}
+        print(json.dumps({path: names for path, names in due.items() if names}, indent=1))
         return
     print(page([line for path in given.reports for line in json.loads(path.read_text(encoding="utf-8"))], chosen))
 

@@ -56,7 +56,7 @@ def outputs_off(found: Result, expected: Result) -> list[float]:
 
 
 def gradients_off(found: Result, expected: Result) -> float:
-    """Of the worst parameter, the norm of the difference, relative to that of its gradient."""
+    """Of the worst parameter, the norm of the difference, relative to that of its gradient (tiny.worst_difference)."""
     return tiny.worst_difference(found[1], expected[1])
 
 
@@ -119,11 +119,10 @@ def ways(model: torch.nn.Module) -> dict[str, dict[str, str]]:
     for part in validate(model):
         if part.role != "layer":
             found[part.kind] = {"role": part.role, "way": part.way, "why": part.why}
-    masks = next(each["way"] for each in found.values() if each["role"] == "backbone")
-    for module in model.modules():
-        kind = type(module)
-        if kind.__name__.endswith("Attention") and kind.__name__ not in found:
-            found[kind.__name__] = {"role": "attention", "way": masks, "why": ""}
+        if part.role == "backbone":
+            for module in model.get_submodule(part.module).modules():
+                if (kind := type(module).__name__).endswith("Attention"):
+                    found[kind] = {"role": "attention", "way": part.way, "why": ""}
     return found
 
 
@@ -170,7 +169,7 @@ def main() -> int:
     print(json.dumps(lines, indent=1))
     short = [f"{line['family']}: {reason}" for line in lines for reason in line["short"]]
     print("\n".join(short), file=sys.stderr)
-    return bool(short)
+    return int(bool(short))
 
 
 if __name__ == "__main__":

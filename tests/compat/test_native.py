@@ -6,6 +6,7 @@ The kernels are doubles in torch that hold to the real ones' contracts; all else
 from __future__ import annotations
 
 import copy
+import re
 
 import doubles
 import families
@@ -16,6 +17,7 @@ from alone import Case, assert_equal, assert_leaks, of_each, run
 from doubles import models
 
 import patchwork
+from patchwork.catalog import all_patches
 from patchwork.packing import IsolationError, handshake, isolate, kernels, mixing, probe, restore
 from patchwork.packing.kernels import closed_here
 from patchwork.packing.mixers import MIXERS
@@ -29,13 +31,15 @@ OPEN = {
 HUB_ONLY = {"inkling"} if not families.released("5.15") else set()
 NAMES = [name for name in OPEN if name not in HUB_ONLY]
 SCANNING = [name for name in NAMES if "scan" in kernels.resets(OPEN[name])]
-PATCHES = (
-    "transformers.gated_delta*",
-    "transformers.mamba2.*",
-    "transformers.short_conv.*",
-    "transformers.kda.*",
-    "*.handshake.*",
-)
+OPENING = re.compile(r"transformers\.(gated_delta|mamba2|short_conv|kda)")
+
+
+def patches(name, watched):
+    """What opens the mixers of a family and has kernels report. Not of other families: each test would try them on the sources
+    of modules that it does not import."""
+    own = f"transformers.models.{name}.modeling_{name}"
+    opening = [patch for patch in all_patches() if patch.module == own and OPENING.match(patch.name)]
+    return [*opening, *(["*.handshake.*"] if watched else [])]
 
 
 @pytest.fixture
@@ -44,15 +48,15 @@ def patched():
     patchwork.revert()
 
 
-def fast(monkeypatch, tmp_path, name, conv="exact", scan="exact", native=True, apply=PATCHES, rows=((7, 5, 9),)):
+def fast(monkeypatch, tmp_path, name, conv="exact", scan="exact", native=True, watched=True, rows=((7, 5, 9),)):
     """An isolated model whose mixers find these kernels, what its documents come to alone, with the same kernels, and how its
     mixers keep documents apart."""
     case = Case(name, rows)
     doubles.install(monkeypatch, tmp_path, conv=conv, scan=scan)
     for kernel in doubles.KERNELS:
         doubles.kernel(kernel)  # imported, so that patches are swapped in
-    if apply:
-        patchwork.apply(*apply)
+    if chosen := patches(name, watched):
+        patchwork.apply(*chosen)
     monkeypatch.setattr(kernels, "_ON_DEVICE", ("cpu",))
     model = build(name)
     restore(model)
@@ -121,7 +125,7 @@ def test_a_kernel_that_takes_boundaries_and_ignores_them_is_found_by_the_probe(n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unwatched_kernels_are_not_relied_on(name, monkeypatch, tmp_path, patched):
-    model, case, expected, part = fast(monkeypatch, tmp_path, name, apply=PATCHES[:-1])
+    model, case, expected, part = fast(monkeypatch, tmp_path, name, watched=False)
     assert part.way == "document batching"
     assert "nobody watches" in part.why
     assert_equal(run(model, case, **case.form()), expected)

@@ -15,6 +15,7 @@ import torch
 import transformers
 from rich.console import Console
 
+import patchwork
 from patchwork import probe_run
 from patchwork.cli import main
 from patchwork.packing import LeakReport, PackingRefused, isolation, leaks, probe
@@ -100,41 +101,53 @@ def test_names_that_lead_nowhere_say_what_would(tmp_path):
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from patchwork.cli import main; main()", "probe", *map(str, arguments)]
-    settings = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
-    return subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """`patchwork probe ARGUMENTS` in this process, which has torch already: exit code, output, errors."""
+    monkeypatch.setattr(probe_run, "_quieten", lambda: None)  # it would silence the tests that follow
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["patchwork", "probe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        done = capsys.readouterr()
+        return ended.value.code, done.out, done.err
+
+    yield run
+    patchwork.revert()
 
 
 def test_the_command_prints_the_matrix_how_documents_are_kept_apart_and_the_verdict(tmp_path):
-    done = run("qwen3_next", "--documents", "6,4,7", "--picture", tmp_path / "leak.png")
+    arguments = ["qwen3_next", "--documents", "6,4,7", "--picture", str(tmp_path / "leak.png")]
+    command = [sys.executable, "-c", "from patchwork.cli import main; main()", "probe", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"}, check=False)
     assert done.returncode == 0, done.stderr
     for text in ("6 + 4 + 7 tokens", "doc 3", "parameter gradients", "document batching", "Packing is exact here", "leak.png"):
         assert text in done.stdout
     assert (tmp_path / "leak.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_command_tells_a_leak_as_json(folder):
-    done = run(folder, "--full-size", "--stock", "--json")
-    assert done.returncode == 1
-    told = json.loads(done.stdout)
+def test_the_command_tells_a_leak_as_json(run, folder):
+    code, out, _ = run(folder, "--full-size", "--stock", "--json")
+    assert code == 1
+    told = json.loads(out)
     assert told["passed"] is False
     assert told["how"] == "stock"
     assert told["leak"]["model"] == "Qwen3NextForCausalLM"
     assert told["leak"]["matrix"][0][1] > 0.01
 
 
-def test_the_command_measures_the_weights_of_a_folder(folder):
-    done = run(folder, "--full-size")
-    assert done.returncode == 0, done.stderr
-    assert "Packing is exact here" in done.stdout
+def test_the_command_measures_the_weights_of_a_folder(run, folder):
+    code, out, _ = run(folder, "--full-size")
+    assert code == 0
+    assert "Packing is exact here" in out
 
 
-def test_a_refusal_is_told_in_a_line():
-    done = run("gpt2")
-    assert done.returncode == 1
-    assert "refused: packing is refused for GPT2LMHeadModel" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
+def test_a_refusal_is_told_in_a_line(run):
+    code, out, err = run("gpt2")
+    assert code == 1
+    assert "refused: packing is refused for GPT2LMHeadModel" in out
+    assert "Traceback" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -142,11 +155,11 @@ def test_a_refusal_is_told_in_a_line():
     [(["qwen3_next", "--full-size"], "is a model type, which has no weights"), (["no/such-model"], "no config found")],
     ids=["type", "name"],
 )
-def test_names_that_lead_nowhere_are_told_in_a_line(arguments, said):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_names_that_lead_nowhere_are_told_in_a_line(run, arguments, said):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -159,12 +172,10 @@ def test_names_that_lead_nowhere_are_told_in_a_line(arguments, said):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_use_is_told_in_a_line_before_anything_is_done(monkeypatch, capsys, arguments, said):
-    monkeypatch.setattr(sys, "argv", ["patchwork", "probe", "qwen3_next", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+def test_wrong_use_is_told_in_a_line_before_anything_is_done(run, arguments, said):
+    code, _, err = run("qwen3_next", *arguments)
+    assert code == 2
+    assert said in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,12 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
 def wheels(tmp_path: Path) -> Path:
     """The folder that fetched wheels are kept in."""
     return tmp_path / "cache" / "wheels"
+
+
+@pytest.fixture
+def keep(shelf: Shelf, wheels: Path) -> Callable[[], None]:
+    """Copies the shelf into the cache, for a test of what is done with wheels: each that is fetched starts a pip."""
+    return lambda: shutil.copytree(shelf.folder, wheels, ignore=lambda _, names: [n for n in names if not n.endswith(".whl")])
 
 
 @pytest.fixture

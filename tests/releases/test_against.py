@@ -62,9 +62,10 @@ def installed(folder: Path, name: str, version: str) -> Path:
 
 
 @pytest.fixture
-def releases(shelf: Shelf) -> Shelf:
+def releases(shelf: Shelf, keep: Callable[[], None]) -> Shelf:
     for version in ("1.0", "1.1", "1.2", "1.10", "2.0", "3.0rc1"):
         shelf.lib(version, version)
+    keep()
     return shelf
 
 
@@ -87,9 +88,10 @@ def test_a_prerelease_has_to_be_named(releases: Shelf) -> None:
     assert versions(resolve("lib==3.0rc1", LIB)) == ["3.0rc1"]
 
 
-def test_a_range_that_names_a_prerelease_takes_them_into_account(shelf: Shelf) -> None:
+def test_a_range_that_names_a_prerelease_takes_them_into_account(shelf: Shelf, keep: Callable[[], None]) -> None:
     for version in ("1.0", "2.0.dev1", "2.0rc1", "2.0", "3.0rc1", "3.0"):
         shelf.lib(version, "")
+    keep()
     assert versions(resolve("lib>=2.0.dev2,<3", LIB)) == ["2.0rc1", "2.0"]
     assert versions(resolve("lib>2.0rc1", LIB)) == ["2.0", "3.0rc1", "3.0"]
     assert versions(resolve("lib>=1,!=2.0rc1", LIB)) == ["1.0", "2.0", "3.0"]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProces
     return done
 
 
+Keep = Callable[[], None]
+
+
 @pytest.fixture
 def releases(shelf: Shelf) -> Shelf:
     """transformers 5.0.0 to 5.2.0, drifted in 5.3.0; all before a range that begins with 4.57."""
@@ -36,6 +40,13 @@ def releases(shelf: Shelf) -> Shelf:
         files = {"transformers/__init__.py": "", "transformers/modeling_utils.py": source}
         shelf.wheel("transformers", version, files)
     return shelf
+
+
+@pytest.fixture
+def kept(releases: Shelf, keep: Keep) -> Shelf:
+    """The same, all in the cache already."""
+    keep()
+    return releases
 
 
 def test_equal_releases_are_one_line_and_failures_are_told_in_full(releases: Shelf) -> None:
@@ -62,7 +73,7 @@ def test_what_fits_exits_with_0_and_says_that_nothing_was_downloaded(releases: S
     assert "1 patch on 1 release: 1 applied" in done.stdout
 
 
-def test_check_as_json(releases: Shelf) -> None:
+def test_check_as_json(kept: Shelf) -> None:
     done = run("check", NAME, "--json", "--against", "transformers>=5.2")
     assert done.returncode == 1
     good, bad = json.loads(done.stdout)
@@ -79,7 +90,7 @@ def test_without_against_it_is_what_is_installed_here(tmp_path: Path) -> None:
     assert [item["patch"] for item in json.loads(run("check", "--json").stdout)] == [patch.name for patch in all_patches()]
 
 
-def test_diff_against_a_release_applies_to_its_source(releases: Shelf, tmp_path: Path) -> None:
+def test_diff_against_a_release_applies_to_its_source(kept: Shelf) -> None:
     done = run("diff", NAME, "--against", "transformers==5.0.0")
     assert done.returncode == 0
     assert done.stdout.splitlines()[:2] == [
@@ -91,7 +102,7 @@ def test_diff_against_a_release_applies_to_its_source(releases: Shelf, tmp_path:
     assert as_json["diff"] + "\n" == done.stdout
 
 
-def test_diff_of_a_patch_that_does_not_fit_says_why(releases: Shelf) -> None:
+def test_diff_of_a_patch_that_does_not_fit_says_why(kept: Shelf) -> None:
     done = run("diff", NAME, "--against", "transformers==5.3.0")
     assert done.returncode == 1
     assert "the module defines no function PreTrainedModel.post_init" in done.stdout
@@ -115,9 +126,9 @@ def test_wrong_use_of_patches_and_folders(releases: Shelf, tmp_path: Path) -> No
     assert run("check", "--against", str(tmp_path / "empty")).returncode == 2
 
 
-def test_a_release_without_a_wheel_stops_no_range(releases: Shelf) -> None:
-    (releases.folder / "transformers-5.1.5.tar.gz").touch()
-    (releases.folder / "transformers-5.1.6.zip").touch()
+def test_a_release_without_a_wheel_stops_no_range(kept: Shelf) -> None:
+    (kept.folder / "transformers-5.1.5.tar.gz").touch()
+    (kept.folder / "transformers-5.1.6.zip").touch()
     arguments = ("--against", "transformers>=5,<5.3")
     done = run("check", NAME, *arguments)
     assert done.returncode == 1
@@ -136,11 +147,12 @@ def test_a_release_without_a_wheel_stops_no_range(releases: Shelf) -> None:
     assert "there are only source archives of transformers 5.1.5" in done.stderr
 
 
-def test_a_failure_of_neighbouring_releases_is_told_once(shelf: Shelf) -> None:
+def test_a_failure_of_neighbouring_releases_is_told_once(shelf: Shelf, keep: Keep) -> None:
     for number, source in enumerate(
         (DRIFTED, "#\n" + DRIFTED, DRIFTED + "#", GOOD, DRIFTED, "#\n\n" + DRIFTED.replace("after", "on"))
     ):
         shelf.wheel("transformers", f"5.{number}", {"transformers/__init__.py": "", "transformers/modeling_utils.py": source})
+    keep()
     done = run("check", NAME, "--against", "transformers>=5")
     heads = [line for line in done.stdout.splitlines() if line.startswith("transformers")]
     assert heads == ["transformers 5.0 .. 5.2 (3 releases)", "transformers 5.4", "transformers 5.5"]
@@ -151,11 +163,12 @@ def test_a_failure_of_neighbouring_releases_is_told_once(shelf: Shelf) -> None:
     ) == 5
 
 
-def test_failures_that_differ_in_their_lines_alone_are_one(shelf: Shelf, tmp_path: Path) -> None:
+def test_failures_that_differ_in_their_lines_alone_are_one(shelf: Shelf, keep: Keep, tmp_path: Path) -> None:
     text = "Patch(name='lib.patch', target='lib.core:f', edits=[required('a(1)').replace('b()')])"
     (tmp_path / "mine.py").write_text(f"from patchwork import Patch, required\nPATCHES = [{text}]\n")
     for number, call in enumerate(("a(2)", "a(2)", "a(2)", "a(x)")):
         shelf.lib(f"1.{number}", "\n" * number * 5 + f"def f():\n    return {call}\n")
+    keep()
     out = run("check", str(tmp_path / "mine.py"), "--against", "lib>=1").stdout
     assert [line for line in out.splitlines() if line.startswith("lib")] == ["lib 1.0 .. 1.2 (3 releases)", "lib 1.3"]
     assert "lines 11-12" in out
@@ -174,8 +187,8 @@ def test_releases_that_lack_the_module_are_one_line(shelf: Shelf) -> None:
     ]
 
 
-def test_the_same_release_from_two_places_is_told_by_its_places(releases: Shelf, wheels: Path) -> None:
-    wheel = releases.folder / "transformers-5.1.0-py3-none-any.whl"
+def test_the_same_release_from_two_places_is_told_by_its_places(kept: Shelf, wheels: Path) -> None:
+    wheel = kept.folder / "transformers-5.1.0-py3-none-any.whl"
     done = run("check", NAME, "--against", "transformers>=5,<5.3", "--against", str(wheel))
     lines = done.stdout.splitlines()
     assert [line.partition(NAME)[2].strip() for line in lines[:4]] == [
@@ -187,7 +200,7 @@ def test_the_same_release_from_two_places_is_told_by_its_places(releases: Shelf,
     assert "1 patch on 4 releases: 4 applied" in lines[-1]
 
 
-def test_a_folder_of_the_name_is_told(releases: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_the_name_is_told(kept: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here" / "transformers").mkdir(parents=True)
     (tmp_path / "here" / "transformers" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path / "here")
@@ -212,7 +225,7 @@ def test_two_patches_of_one_name_are_refused_before_anything_is_fetched(releases
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_reader_that_goes_away_is_no_traceback(releases: Shelf, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
+def test_a_reader_that_goes_away_is_no_traceback(kept: Shelf, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # a buffer is written at the very end
     command = [
         sys.executable,
@@ -254,7 +267,7 @@ def test_no_pip_exits_with_1(releases: Shelf, tmp_path: Path) -> None:
     assert "python -m ensurepip" in done.stderr
 
 
-def test_neither_torch_nor_the_target_is_imported(releases: Shelf) -> None:
+def test_neither_torch_nor_the_target_is_imported(kept: Shelf) -> None:
     code = (
         "import sys\nfrom patchwork.cli import app\n"
         f"try:\n    app(['check', {NAME!r}, '--against', 'transformers==5.0.0'])\n"

@@ -86,6 +86,7 @@ def install(
 
     A package of the same name that is installed, or was imported before, is out of sight.
     """
+    _import_families()
     shutil.rmtree(folder / "doubles", ignore_errors=True)
     write(folder / "doubles", conv, scan)
     for package, (role, *_) in PACKAGES.items():
@@ -96,6 +97,15 @@ def install(
             if not absent:
                 del sys.modules[name]
     monkeypatch.syspath_prepend(folder / "doubles")
+
+
+@functools.cache
+def _import_families() -> None:
+    """From 5.15 a module of transformers looks for kernels when it is imported, and would keep the doubles for other tests."""
+    import families
+
+    for name in families.names():
+        importlib.import_module(f"transformers.models.{name}.modeling_{name}")
 
 
 def _modules(package: str) -> Iterator[str]:
