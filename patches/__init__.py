@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import kernels
-from .transformers import dispatched, gated_delta, hub_kernels, kda, modeling_utils, torch_scan, trainer
+from .transformers import dispatched, gated_delta, hub_kernels, kda, modeling_utils, trainer
 from .trl import sft_trainer
 
 PATCHES = (
@@ -11,7 +11,6 @@ PATCHES = (
     *trainer.PATCHES,
     *gated_delta.PATCHES,
     *dispatched.PATCHES,
-    *torch_scan.PATCHES,
     *kda.PATCHES,
     *hub_kernels.PATCHES,
     *kernels.PATCHES,

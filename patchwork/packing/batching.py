@@ -60,12 +60,13 @@ class Plan:
         return [documents * longest for documents, longest in self.shapes]
 
 
-def plan(boundaries: Boundaries) -> Plan:
-    """The plan for these boundaries, made once and kept with them: all layers, and a recompute, share it."""
-    made: Plan | None = boundaries.__dict__.get("_plan")
-    if made is None:
-        made = _make(boundaries)
-        boundaries.__dict__["_plan"] = made
+def plan(boundaries: Boundaries, padded: bool = True) -> Plan:
+    """The plan for these boundaries, made once and kept with them: all layers, and a recompute, share it. Not ``padded``:
+    each bucket holds documents of one length."""
+    kept = boundaries.__dict__.setdefault("_plans", {})
+    if padded not in kept:
+        kept[padded] = _make(boundaries, padded)
+    made: Plan = kept[padded]
     return made
 
 
@@ -96,6 +97,11 @@ def group(lengths: list[int], call_cost: int = CALL_COST["cpu"]) -> list[list[in
         else:
             groups, weight = fewer, middle
     return groups
+
+
+def of_one_length(lengths: list[int]) -> list[list[int]]:
+    """Positions in ``lengths``, grouped by length, longest first."""
+    return [[at for at, each in enumerate(lengths) if each == length] for length in sorted(set(lengths), reverse=True)]
 
 
 def _cheapest(counts: Mapping[int, int], call_cost: int, weight: int) -> list[int]:
@@ -143,11 +149,11 @@ def _never_lowest(before: _Line, line: _Line, after: _Line) -> bool:
     )
 
 
-def _make(boundaries: Boundaries) -> Plan:
+def _make(boundaries: Boundaries, padded: bool) -> Plan:
     lengths = [length for row in boundaries.segments for length in row]
     starts = torch.tensor([0, *lengths]).cumsum(0)
     shapes, parts, real = [], [], []
-    for members in group(lengths, CALL_COST.get(boundaries.device.type, OTHER_CALL_COST)):
+    for members in group(lengths, CALL_COST.get(boundaries.device.type, OTHER_CALL_COST)) if padded else of_one_length(lengths):
         length = torch.tensor([lengths[number] for number in members])[:, None]
         step = torch.arange(int(length.max()))
         parts.append((starts[members][:, None] + torch.minimum(step, length - 1)).flatten())
@@ -174,14 +180,15 @@ def side_by_side(
     per_token: Mapping[str, Any] | None = None,
     *,
     masks: Mapping[str, Any] | None = None,
+    padded: bool = True,
 ) -> Any:
     """Runs ``call(hidden, arguments)`` on the documents and returns its result for the rows.
 
     ``hidden`` (B, S, ...) and each tensor of ``per_token`` (B or 1, S, ...; also tuples of them, or None) are gathered
     together. Of each tensor of ``masks`` (B or 1, heads or 1, S, S), bool or additive, a document keeps its own square,
     and never sees the padding behind it. ``arguments`` holds what was gathered of both. The result may be a tensor
-    (documents, length, ...) or a tuple of such tensors and None. Gradients flow exactly. Raises IsolationError where
-    shapes are not those that the boundaries describe.
+    (documents, length, ...) or a tuple of such tensors and None. Not ``padded``: only documents of one length run
+    together. Gradients flow exactly. Raises IsolationError where shapes are not those that the boundaries describe.
     """
     batch, row_length = len(boundaries.rows), boundaries.row_length
     if hidden.shape[:2] != (batch, row_length):
@@ -189,7 +196,7 @@ def side_by_side(
             f"the boundaries describe {batch} x {row_length} tokens, but a mixer was called with hidden states of shape "
             f"{tuple(hidden.shape)}: something between the model and the mixer changed the row"
         )
-    whole = plan(boundaries)
+    whole = plan(boundaries, padded)
     documents = _cut(hidden, whole, batch, row_length)
     arguments = _cut(dict(per_token or {}), whole, batch, row_length)
     for name, mask in (masks or {}).items():

@@ -192,8 +192,7 @@ def _role(module: Any) -> str:
 
 
 def _takes_text(module: Any) -> bool:
-    names = set(inspect.signature(type(module).forward).parameters)
-    return "input_ids" in names and bool(names & {"inputs_embeds", "position_ids"})
+    return "input_ids" in inspect.signature(type(module).forward).parameters
 
 
 def _guard(module: Any, reason: str) -> None:

@@ -28,10 +28,11 @@ class Mixer:
     ``results``: which elements of a returned tuple are per token, the others come back as None; empty: all of them.
     ``chunk``: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
     tokens need no chunk of 64. ``chunks``: the attribute that holds it, where that is how. ``stale``: the attribute in
-    which it keeps a state from call to call. ``masked_since``: for attention, the transformers release from which the
-    family's masks keep documents apart. ``kernels``: what the mixer calls its kernels, by the name of the kernel;
-    ``native``: the releases in which its forward hands boundaries on to them, patches in force. ``closed``: why it does
-    not, elsewhere.
+    which it keeps a state from call to call. ``causal_since``: the release before which its torch code lets a chunk see
+    those behind it, so that padding behind a document would change it. ``masked_since``: for attention, the transformers
+    release from which the family's masks keep documents apart. ``kernels``: what the mixer calls its kernels, by the name
+    of the kernel; ``native``: the releases in which its forward hands boundaries on to them, patches in force.
+    ``closed``: why it does not, elsewhere.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Mixer:
     chunk: str = ""
     chunks: str = ""
     stale: str = ""
+    causal_since: str = "0"
     masked_since: str = NEVER
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     native: str = ""
@@ -76,8 +78,8 @@ def _mamba(name: str, family: str) -> Mixer:
     return Mixer(name, (family,), closed="selective_scan_fn and mamba_inner_fn take no boundaries")
 
 
-def _mamba2(name: str, family: str) -> Mixer:
-    return Mixer(name, (family,), chunks="chunk_size", kernels=_MAMBA2, native=">=4.57", closed="")
+def _mamba2(name: str, family: str, causal_since: str = "0") -> Mixer:
+    return Mixer(name, (family,), chunks="chunk_size", causal_since=causal_since, kernels=_MAMBA2, native=">=4.57", closed="")
 
 
 def _conv(name: str, family: str, native: str, per_token: tuple[str, ...] = (), closed: str = "") -> Mixer:
@@ -111,9 +113,9 @@ MIXERS = (
     ),
     _mamba2("Mamba2Mixer", "mamba2"),
     _mamba2("BambaMixer", "bamba"),
-    _mamba2("Zamba2MambaMixer", "zamba2"),
+    _mamba2("Zamba2MambaMixer", "zamba2", causal_since="5.15"),
     _mamba2("FalconH1Mixer", "falcon_h1"),
-    _mamba2("NemotronHMamba2Mixer", "nemotron_h"),
+    _mamba2("NemotronHMamba2Mixer", "nemotron_h", causal_since="5.15"),
     _mamba2("GraniteMoeHybridMambaLayer", "granitemoehybrid"),
     Mixer("MiniMaxLightningAttention", ("minimax",), per_token=(_ROTARY,), results=(0,), closed="a recurrence of torch"),
     _conv("Lfm2ShortConv", "lfm2", ">=4.57"),

@@ -23,7 +23,7 @@ from patchwork.packing.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
 def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
     """The forward of a mixer class, which keeps documents apart in packed calls of isolated instances."""
     parameters = inspect.signature(written(original)).parameters
-    if fast_kernels():  # which have chunks of their own
+    if fast_kernels() or not released(entry.causal_since):  # kernels have chunks of their own
         entry = replace(entry, chunk="", chunks="")
     call = _Call(entry, tuple(parameters)[1:], _required(parameters, entry))
     told, unchunked = takes_chunk(entry, original), replace(call, entry=replace(entry, chunk=""))
@@ -121,7 +121,7 @@ def _by_document(module: Any, original: Forward, call: _Call, arguments: dict[st
     entry = call.entry
     hidden = arguments.pop(entry.hidden)
     per_token = {name: arguments.pop(name) for name in entry.per_token if name in arguments}
-    masks = {name: arguments.pop(name) for name in entry.masks if name in arguments}
+    masks = {name: _over_row(arguments.pop(name), hidden.shape[1]) for name in entry.masks if name in arguments}
     rest = call.rest(module, arguments)
 
     def run(documents: Any, cut: dict[str, Any]) -> Any:
@@ -134,7 +134,12 @@ def _by_document(module: Any, original: Forward, call: _Call, arguments: dict[st
             return output
         return tuple(element if at in entry.results else None for at, element in enumerate(output))
 
-    return side_by_side(run, boundaries, hidden, per_token, masks=masks)
+    return side_by_side(run, boundaries, hidden, per_token, masks=masks, padded=released(entry.causal_since))
+
+
+def _over_row(mask: Any, length: int) -> Any:
+    """A mask over a window that is longer than the row has nothing behind it."""
+    return mask[..., :length] if isinstance(mask, torch.Tensor) and mask.ndim == 4 else mask
 
 
 def _forget(module: Any, stale: str) -> None:

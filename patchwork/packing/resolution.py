@@ -52,9 +52,11 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries 
         return None
     explicit = {name: value for name in EXPLICIT if not _empty(value := arguments.get(name))}
     positions = _Positions(arguments.get("position_ids"), tokens)
+    cache = _Cache(arguments)
+    if not cache.in_use:
+        positions.check_fit()
     if not explicit and not positions.may_restart():
         return None
-    cache = _Cache(arguments)
     if (cache.paged and not recurrent) or (cache.in_use and tokens.row_length == 1):
         return None
     mask = arguments.get("attention_mask")
@@ -191,6 +193,7 @@ class _Positions:
         self.tokens = tokens
         self.planes: torch.Tensor | None = None  # three-plane MRoPE ids: they do not say where documents start
         self.text: torch.Tensor | None = None
+        self.misfit: torch.Tensor | None = None  # ids for another number of tokens
         if not isinstance(value, torch.Tensor):
             return
         if value.ndim == 1:
@@ -201,6 +204,8 @@ class _Positions:
             self.text = value.expand(tokens.batch, -1)
         elif value.ndim == 3 and value.shape[0] == 3 and value.shape[-1] == tokens.row_length:
             self.planes = value.expand(3, tokens.batch, -1)
+        else:
+            self.misfit = value
 
     def _changes(self) -> torch.Tensor | None:
         """(B, S-1): where a document may start."""
@@ -213,6 +218,14 @@ class _Positions:
     def may_restart(self) -> bool:
         changes = None if self.tokens.row_length < 2 else self._changes()
         return changes is not None and bool(changes.any())
+
+    def check_fit(self) -> None:
+        """Raises BoundariesError for ids that restart, but are not one for each token."""
+        if self.misfit is not None and self.misfit.shape[-1] > 1 and bool((self.misfit.diff(dim=-1) != 1).any()):
+            raise BoundariesError(
+                f"position_ids of shape {tuple(self.misfit.shape)} restart like those of a packed row, but the tokens are "
+                f"{(self.tokens.batch, self.tokens.row_length)}: give one position per token"
+            )
 
     def restart(self, kept: torch.Tensor | None) -> bool:
         """Whether some row's positions fall or repeat among the tokens that ``kept`` (B, S) leaves: padding has any ids.

@@ -160,7 +160,10 @@ def scale_of(config: Any) -> Scale:
     """The divisors that make a config smallest among those that divide all its heads, sizes per head and its width."""
     heads, sizes = fields_of.numbers(config, HEADS), fields_of.numbers(config, PER_HEAD)
     hidden, own = fields_of.width(config), fields_of.heads(config)
-    head = getattr(config, "head_dim", 0) or getattr(config, "attention_head_dim", 0)
+    try:
+        head = getattr(config, "head_dim", 0) or getattr(config, "attention_head_dim", 0)
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of layers that differ, some releases raise
+        raise ProbeError(f"head_dim of {type(config).__name__} cannot be read ({error}): give a model instead") from error
     if own and hidden and hidden % own == 0 and not head:
         head = hidden // own
         sizes.append(head)

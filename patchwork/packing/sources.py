@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from typing import Any
 
 from patchwork.packing.shrink import ProbeError, model_class
+
+# Of these the default has one kind of layer, real models have both.
+MIXED: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+    "lfm2": {"full_attn_idxs": [2]},
+}
 
 _REASONS = (OSError, ValueError, KeyError, ImportError)
 
@@ -20,7 +28,9 @@ def config_of(name: str | os.PathLike[str], trust_remote_code: bool = False) -> 
 
     name = str(name)
     if _is_type(name):
-        return CONFIG_MAPPING[name]()
+        return CONFIG_MAPPING[name](**MIXED.get(name, {}))
+    if not os.path.exists(name) and "/" not in name and (near := get_close_matches(name, CONFIG_MAPPING, n=3, cutoff=0.7)):
+        raise ProbeError(f"{name} is neither a folder nor a model type of this transformers; near: {', '.join(near)}")
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except _REASONS as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -196,6 +197,8 @@ def _heard(arguments: dict[str, Any]) -> dict[str, Any]:
     if not told:
         return arguments
     missing = {name: value for name, value in told.items() if name in _DESCRIBING and arguments.get(name) is None}
+    if _made_by_the_head(arguments.get("attention_mask"), told):
+        missing["attention_mask"] = told.get("attention_mask")
     if describes_nothing({**arguments, **missing}):
         return arguments
     sizes = {
@@ -213,6 +216,12 @@ def _heard(arguments: dict[str, Any]) -> dict[str, Any]:
             f"of another shape ({', '.join(map(str, sorted(sizes)))}): boundaries cannot be carried over"
         )
     return arguments
+
+
+def _made_by_the_head(mask: Any, told: Mapping[str, Any]) -> bool:
+    """Whether a prepared mask is of the model's own making, from text alone: of images it says more than positions do."""
+    beside_text = any(name.startswith(("pixel_", "image", "video", "audio")) and told[name] is not None for name in told)
+    return not _plain(mask) and _plain(told.get("attention_mask")) and not beside_text
 
 
 _DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask")
@@ -271,6 +280,8 @@ def _prepare(
 def _positions(given: Any, boundaries: Boundaries, family: Family) -> Any:
     if given is None:
         return boundaries.position_ids
+    if given.ndim == 3 and given.shape[0] == 4 and not family.text_plane:
+        return given[0]
     if given.ndim != 3 or given.shape[0] != 3:
         return given
     if not family.text_plane:

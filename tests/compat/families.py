@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-import patchwork
 from patchwork.packing.families import FAMILIES, released
 from patchwork.packing.shrink import shrink, tiny_model
+from patchwork.packing.sources import MIXED
 
 # Model types that are not called like the folder.
 TYPES = {
@@ -24,8 +24,7 @@ TYPES = {
 }
 # Where a default config has one kind of layer only, leaves parts out, or builds a model that upstream cannot run.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1, 3]},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16},
+    **MIXED,
     "inkling2_loop": {  # its own loop takes 12 layers three times
         "num_hidden_layers": 6,
         "layer_types": ["hybrid_sliding", "hybrid"] * 3,
@@ -33,13 +32,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "loop_layer_index_start": 2,
         "loop_layer_index_end": 4,
     },
-    "lfm2": {"full_attn_idxs": [2]},
     "qwen4_exp": {"ple_layer_ids": [1], "eos_token_id": 2},
     "zamba2": {"use_mem_rope": True},
 }
-
-# To 5.14 their torch scan lets chunks see those behind them, which a patch repairs; references have it too.
-SCANS = ("nemotron_h", "zamba2")
 
 
 def names() -> list[str]:
@@ -55,8 +50,6 @@ def config(name: str) -> Any:
 
 def build(name: str, attention: str = "sdpa") -> torch.nn.Module:
     """A tiny model in training mode, float32, weights of standard deviation 0.1 so that a leak shows."""
-    if name in SCANS and not released("5.15"):
-        patchwork.apply(f"transformers.torch_scan.{name}")
     settings = copy.deepcopy(config(name))
     if attention != "sdpa":  # tiny_model's choice, where the family has it
         settings._attn_implementation = attention

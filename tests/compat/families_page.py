@@ -66,8 +66,8 @@ UPSTREAM = """\
   there.
 * **recurrent_gemma 4.57**: a call without a cache, too, goes on from the states of the one before it. Here they are dropped
   before each such call.
-* **zamba2 and nemotron_h to 5.14**: in the scan of torch, chunks see those behind them. `transformers.torch_scan.zamba2`
-  and `transformers.torch_scan.nemotron_h` repair it, here in the stock models too.
+* **zamba2 and nemotron_h to 5.14**: in the scan of torch, chunks see those behind them, so padding behind a document would
+  change it. There documents of one length only run together.
 * **zamba2 5.0** cannot be built of its own default config, and 5.1 to 5.3 run with `use_mem_rope` only. Here it is set.
 * **falcon_h1 5.4** refuses its own default config (`use_cache`).
 

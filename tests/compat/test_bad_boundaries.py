@@ -23,6 +23,11 @@ BAD = {
     "numbers that decrease": ({"seq_idx": NUMBERS.flip(1)}, BoundariesError, "from 2 to 1 at token 9"),
     "numbers with a gap": ({"seq_idx": NUMBERS * 2}, BoundariesError, "from 0 to 2 at token 7"),
     "numbers for other tokens": ({"seq_idx": NUMBERS[:, :20]}, BoundariesError, r"\(1, 20\), the tokens \(1, 21\)"),
+    "positions for other tokens": (
+        {"position_ids": torch.tensor([[*range(7), *range(5), *range(8)]])},
+        BoundariesError,
+        r"shape \(1, 20\) restart .* the tokens are \(1, 21\)",
+    ),
     "no values": ({"seq_idx": NUMBERS.to("meta")}, BoundariesError, "meta device and has no values, the tokens are on cpu"),
     "two that disagree": ({"seq_idx": NUMBERS, "cu_seq_lens_q": [0, 8, 12, 21]}, IsolationError, r"\[7, 5, 9\].*\[8, 4, 9\]"),
     "a limit that is too short": ({"seq_idx": NUMBERS, "max_length_q": 8}, IsolationError, "is 8, but a document has 9"),

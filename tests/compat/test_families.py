@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from importlib.util import find_spec
+
 import families
 import pytest
 import tiny
 import torch
+import transformers
 from alone import Case, assert_equal, assert_leaks, isolated, reference, run, stock
 
-from patchwork.packing import isolate, restore
+from patchwork.packing import IsolationError, isolate, probe, restore
 from patchwork.packing.families import released
+from patchwork.packing.isolation import adopt
+from patchwork.packing.shrink import shrink, tiny_model
 
 # test_grid.py and test_isolation.py have these in all forms.
 NAMES = [name for name in families.names() if name not in tiny.RECURRENT]
@@ -95,3 +101,40 @@ def test_generation_is_bit_identical(name):
     except (ValueError, RuntimeError, AttributeError, TypeError) as error:
         pytest.skip(f"stock cannot do this in this release: {error}")
     assert torch.equal(generate(model), theirs)
+
+
+@pytest.mark.skipif("recurrent_gemma" not in NAMES, reason="not in this release")
+def test_a_window_that_is_longer_than_the_row():
+    """Before 5.4 the family's masks are as wide as its window, 2,048 by default."""
+    settings = copy.deepcopy(families.config("recurrent_gemma"))
+    settings.attention_window_size = 2048
+    model = tiny_model(settings)
+    isolate(model)
+    assert probe(model, (7, 5, 9)).passed
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in ("falcon_h1", "lfm2", "minimax", "recurrent_gemma")])
+def test_a_text_plane_is_enough_for_families_without_planes(name):
+    case = Case(name)
+    planes = case.form()["position_ids"].expand(4, 1, -1)
+    assert_equal(run(isolated(name), case, position_ids=planes), reference(case))
+
+
+@pytest.mark.skipif(not hasattr(transformers, "InklingConfig"), reason="not in this release")
+@pytest.mark.skipif(find_spec("scipy") is None, reason="its vision tower needs scipy")
+def test_masks_that_a_model_prepares_for_its_own_backbone_are_made_anew():
+    model = tiny_model(shrink(transformers.InklingConfig()))
+    isolate(model)
+    assert probe(model, (7, 5, 9)).passed
+
+
+@pytest.mark.skipif(not hasattr(transformers, "CpmAntConfig"), reason="not in this release")
+def test_a_guard_reaches_models_that_take_positions_by_keyword_only():
+    config = transformers.CpmAntConfig(
+        vocab_size=99, hidden_size=16, num_attention_heads=2, dim_head=8, dim_ff=16, num_hidden_layers=1, prompt_length=2
+    )
+    model = transformers.CpmAntForCausalLM(config)
+    for module in (model.base_model, model):
+        adopt(module)
+    with pytest.raises(IsolationError, match="3 documents"):
+        model(input_ids=Case().tokens, **Case().form())
