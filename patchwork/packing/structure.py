@@ -19,7 +19,7 @@ import torch
 from patchwork.packing.anatomy import Anatomy, mixes
 from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.families import Family
+from patchwork.packing.families import Family, written
 from patchwork.packing.mixers import DROPPED, Mixer
 
 _HIDDEN = ("hidden_states", "x", "hidden", "inputs", "input")
@@ -146,7 +146,7 @@ def attention_entry(module: Any) -> Mixer | None:
 
 def _entry(module: Any, masks: tuple[str, ...]) -> Mixer | None:
     """None where the call takes anything by which a row could get in that is not known here."""
-    parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    parameters = list(inspect.signature(written(type(module).forward)).parameters.values())[1:]
     if not parameters or parameters[0].name not in _HIDDEN:
         return None
     per_token, strange = [], []
@@ -173,7 +173,7 @@ def _names_in(kind: type) -> set[str]:
         if base.__module__.split(".")[0] in ("torch", "builtins"):
             continue
         for member in vars(base).values():
-            function = inspect.unwrap(member) if callable(member) else None
+            function = written(member) if isinstance(member, FunctionType) else None
             if isinstance(function, FunctionType) and function.__name__ != "__init__":
                 found.update(_code_names(function.__code__))
     return found

@@ -13,7 +13,7 @@ import transformers
 from alone import Case, assert_equal, assert_leaks, isolated, reference, run, stock
 
 from patchwork.packing import IsolationError, isolate, probe, restore
-from patchwork.packing.families import released
+from patchwork.packing.families import released, written
 from patchwork.packing.isolation import adopt
 from patchwork.packing.shrink import shrink, tiny_model
 
@@ -138,3 +138,18 @@ def test_a_guard_reaches_models_that_take_positions_by_keyword_only():
         adopt(module)
     with pytest.raises(IsolationError, match="3 documents"):
         model(input_ids=Case().tokens, **Case().form())
+
+
+def test_a_decorator_that_hides_what_it_wraps_is_seen_through():
+    """As in transformers 5.13 to 5.15, around the forward of mixers."""
+    scope = {"__name__": "transformers.integrations.accelerate"}
+    text = (
+        "def around(forward_func):\n    def wrapped(self, *args):\n        return forward_func(self, *args)\n    return wrapped\n"
+    )
+    exec(text, scope)
+
+    def forward(self, hidden_states):
+        return hidden_states
+
+    assert written(scope["around"](forward)) is forward
+    assert written(forward) is forward

@@ -158,9 +158,9 @@ def test_the_plan_is_made_once_for_all_layers_and_the_recompute(monkeypatch):
     made, gathered = [], []
     make = batching._make
 
-    def counted(boundaries):
+    def counted(boundaries, padded):
         made.append(boundaries)
-        return make(boundaries)
+        return make(boundaries, padded)
 
     monkeypatch.setattr(batching, "_make", counted)
 
@@ -225,6 +225,21 @@ def test_token_ids_and_streams_are_gathered_too():
         lambda documents, cut: documents.cumsum(1) * cut["ids"][..., None, None], boundaries, streams, {"ids": ids}
     )
     torch.testing.assert_close(output[:, 5:8], streams[:, 5:8].cumsum(1) * ids[:, 5:8, None, None])
+
+
+def test_documents_of_one_length_run_together_where_nothing_may_be_padded():
+    boundaries, shapes = Boundaries.from_seq_lens([4, 3, 4, 2, 3], total=18), []
+    hidden = torch.randn(1, 18, 5)
+
+    def mixer(documents, cut):
+        shapes.append(tuple(documents.shape[:2]))
+        return documents.flip(1)  # sees what is behind a token
+
+    output = side_by_side(mixer, boundaries, hidden, padded=False)
+    assert shapes == [(2, 4), (2, 3), (2, 2)]
+    torch.testing.assert_close(output[:, 4:7], hidden[:, 4:7].flip(1))
+    side_by_side(mixer, boundaries, hidden)
+    assert len(shapes) < 6, "the same boundaries, padded"
 
 
 def test_results_that_are_not_per_token_are_refused():
