@@ -69,7 +69,7 @@ def compat(session: nox.Session, cell: dict[str, Any]) -> None:
     constraint = Path(session.create_tmp()) / "constraint.txt"
     constraint.write_text("\n".join(wanted) + "\n")
     # One call to pip: in two, the second may replace what the first pinned.
-    session.install("-c", str(constraint), *wanted, *cell.get("also", []), "peft", "-e", ".", *TEST_TOOLS)
+    session.install("-c", str(constraint), *wanted, *cell.get("also", []), "peft", "matplotlib", "-e", ".", *TEST_TOOLS)
     session.run("pytest", "tests/compat", *AT_ONCE, *session.posargs)
 
 
