@@ -19,7 +19,7 @@ from patchwork.packing import Boundaries, isolate, restore
 NAMES = tiny.recurrent_names()
 FIRST = "qwen3_next"  # in every release
 DENSE = "qwen3_5" if "qwen3_5" in NAMES else FIRST
-LOGITS = 1e-5  # relative to the largest logit, about 3: single small logits move by 1.3e-5 with the order of a sum
+LOGITS = 2e-5  # relative to the largest logit, about 3: single small logits move by 1.3e-5 with the order of a sum
 GRADIENTS = 1e-4  # of a parameter's gradient norm
 
 FORMS = {
@@ -161,7 +161,7 @@ def assert_equal(found: Result, expected: Result) -> None:
 def assert_leaks(found: Result, expected: Result, case: Case) -> None:
     """Every document behind another one differs well above the noise, and so do the gradients."""
     leaks = [float((ours - theirs).abs().max()) for ours, theirs in zip(*(each[0] for each in (found, expected)), strict=True)]
-    assert min(leaks[number] for number in case.followers) > 1e3 * LOGITS, "the control does not leak, so nothing was shown"
+    assert min(leaks[number] for number in case.followers) > 5e2 * LOGITS, "the control does not leak, so nothing was shown"
     if found[1]:
         assert tiny.worst_difference(found[1], expected[1]) > 1e2 * GRADIENTS
 
