@@ -82,7 +82,7 @@ def _decide_code(config: Any, name: str, loading: Mapping[str, Any]) -> Decision
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=True, **revision)
-    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, NotImplementedError) as error:
+    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         return _refuse(name, f"its own code cannot be built without weights ({type(error).__name__}: {error})")
     return replace(_decide_model(model), model=name)
 

@@ -19,7 +19,7 @@ from patchwork.packing.flags import FLAG, Flag, masked
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.structure import anatomy_by_structure
-from patchwork.packing.transport import install, mark
+from patchwork.packing.transport import mark
 
 BATCHING = "document batching"
 NATIVE = "native kernels"
@@ -52,9 +52,8 @@ def isolate(model: Any, native: bool = True) -> tuple[Part, ...]:
     """
     flags, parts = _planned(model, native)
     for module, flag in flags:
-        install(flag)
+        mark(module, flag)
         _rebind(module)
-        module.__dict__[FLAG] = flag
     return parts
 
 
@@ -160,12 +159,15 @@ def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
     prefix = f"{name}." if name else ""
     flag = Flag(type(backbone), "backbone", anatomy.family, mixers=len(anatomy.mixers), layers=tuple(anatomy.layers))
     plan.mark(name, backbone, flag, way)
+    ways = {path: _way(mixer, entry, way, plan.native) for path, (mixer, entry) in anatomy.mixers.items()}
     for path, layer in anatomy.layers.items():
-        ways = [_way(mixer, entry, way, plan.native)[0] for mixer, entry in anatomy.within(path).values()]
-        plan.mark(prefix + path, layer, Flag(type(layer), "layer", mixers=len(ways)), " and ".join(dict.fromkeys(ways)) or way)
+        inside = [ways[name][0] for name in anatomy.within(path)]
+        plan.mark(
+            prefix + path, layer, Flag(type(layer), "layer", mixers=len(inside)), " and ".join(dict.fromkeys(inside)) or way
+        )
     for path, (mixer, entry) in anatomy.mixers.items():
         flag = Flag(type(mixer), "mixer", entry, mixers=len(anatomy.within(path)), path=prefix + path, native=plan.native)
-        plan.mark(prefix + path, mixer, flag, *_way(mixer, entry, way, plan.native))
+        plan.mark(prefix + path, mixer, flag, *ways[path])
 
 
 def _way(mixer: Any, entry: Mixer, way: str, native: bool) -> tuple[str, str]:

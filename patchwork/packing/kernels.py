@@ -68,8 +68,8 @@ def gap(module: Any, entry: Mixer, boundaries: Boundaries | None = None) -> str:
     ``boundaries``: of the call, where there is one; some batches are beyond what a kernel takes.
     """
     reason = closed_here(entry) or _not_dispatched(module)
-    for name, locals_ in entry.kernels:
-        reason = reason or _not_held(module, KERNELS[name], locals_) or _too_many(module, KERNELS[name], boundaries)
+    for name, called in entry.kernels:
+        reason = reason or _not_held(module, KERNELS[name], called) or _too_many(module, KERNELS[name], boundaries)
     return reason or _unheard(type(module), entry)
 
 
