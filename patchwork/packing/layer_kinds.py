@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from patchwork.packing.config_fields import HEADS, LAYERS, WIDTH, holders, layers
+from patchwork.packing.config_fields import HEADS, LAYERS, WIDTH, holders, layers, overrides, said
 
 _PER_LAYER = re.compile(r"layer|block|types?$|pattern")
 _INDEXES = re.compile(r"layer|idxs$|indices$|indexes$|layer_ids$")
 _UP_TO = re.compile(r"first_k_dense|dense_layers$|layer_index_(start|end)$")
 _EVERY = re.compile(r"period$|interval$|sparse_step$|layer_(freq|step)$|layer_group_size$|layers_per|_pattern$")
+_READING = "num_kv_shared_layers"  # so many of the last layers read keys and values of earlier ones
 _SHARING = ("zamba", "zamba2")  # a hybrid layer shares the weights of an earlier one
 
 
@@ -30,8 +31,15 @@ def shrink_layers(config: Any) -> None:
         return all(count >= min(wanted, kinds.count(kind)) for kind, count, wanted in found)
 
     kept = next((number for number in range(min(2, total), total) if enough(number)), total)
+    reading = said(config, _READING) or 0
+    if 0 < reading < total:  # each kind of layer that writes is there; now each kind that reads
+        rest = kinds[kept:]
+        reading = next((number for number in range(1, len(rest)) if set(rest[:number]) == set(rest)), len(rest)) or reading
+        kept = min(kept + reading, total)
     if kept == total:
         return
+    if own := overrides(config):
+        config.per_layer_config = None
     for fields, put in holders(config):
         indexes = {name: value for name, value in fields.items() if _is_index(name, value, total)}
         from_one = any(total in value for value in indexes.values())
@@ -44,6 +52,10 @@ def shrink_layers(config: Any) -> None:
                 (LAYERS.search(name) and value == total) or _UP_TO.search(name) or name == "max_window_layers"
             ):
                 put(name, min(value, kept))
+            elif name == _READING and value:
+                put(name, min(reading, kept))
+    if own:
+        config.per_layer_config = {layer: fields for layer, fields in own.items() if layer < kept} or None
 
 
 def kinds_of(config: Any) -> list[tuple[Any, ...]]:
@@ -55,7 +67,9 @@ def kinds_of(config: Any) -> list[tuple[Any, ...]]:
             signs += filter(None, [_sign(name, value, total, fields)])
     for name in dir(type(config)):
         if _PER_LAYER.search(name) and isinstance(getattr(type(config), name), property):
-            signs += filter(None, [_sign(name, getattr(config, name), total, {})])
+            signs += filter(None, [_sign(name, _property(config, name), total, {})])
+    if own := overrides(config):  # of numbers only that they are other ones
+        signs.append(lambda layer: str([(name, type(value) is int or value) for name, value in own.get(layer, {}).items()]))
     return [tuple(sign(layer) for sign in signs) for layer in range(total)]
 
 
@@ -74,6 +88,14 @@ def _sign(name: str, value: Any, total: int, fields: dict[str, Any]) -> Callable
             return lambda layer: layer % value == offset
         return lambda layer: (layer % value == 0, (layer + 1) % value == 0)
     return None
+
+
+def _property(config: Any, name: str) -> Any:
+    """What a config works out of its fields, None where it cannot be."""
+    try:
+        return getattr(config, name, None)
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 def _is_listed(name: str, value: Any, total: int) -> bool:

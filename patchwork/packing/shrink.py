@@ -16,7 +16,19 @@ from itertools import product
 from typing import Any
 
 from patchwork.packing import config_fields as fields_of
-from patchwork.packing.config_fields import DROPOUT, HEADS, PER_HEAD, RANK, TOKEN, WIDTH, WIDTH_OF_TEXT, holders
+from patchwork.packing.config_fields import (
+    DROPOUT,
+    HEADS,
+    PER_HEAD,
+    RANK,
+    TOKEN,
+    WIDTH,
+    WIDTH_OF_PART,
+    WIDTH_OF_TEXT,
+    holders,
+    said,
+    text_part,
+)
 from patchwork.packing.layer_kinds import shrink_layers
 
 NARROWEST = 64  # hidden size
@@ -28,22 +40,27 @@ LONE = 1000  # what it is worth, in width, that two of each kind of head are lef
 
 # What is not in proportion to anything. Windows are shorter than the documents that are measured.
 _AT_MOST = (
-    (re.compile(r"vocab_size"), VOCABULARY),
+    (re.compile(r"vocab_size|_vocab$"), VOCABULARY),
     (re.compile(r"(d_state|state_size)$"), 16),
     (re.compile(r"sliding_window(_size)?$|attention_window(_size)?$|attention_chunk_size$|^window_size$"), 4),
+    (re.compile(r"^(keep_window_size|local_attention|local_attention_window_len|index_block_size)$"), 4),
+    (re.compile(r"^index_topk_blocks$"), 2),
     (re.compile(r"^index(er)?_(topk|budget)$"), 4),
     (re.compile(r"^index(er)?_(kpool|compress_ratio)$"), 2),
     (re.compile(r"chunk_size$|^block_size$|^rel_extent$|^num_position_embeddings$"), 16),
     (re.compile(r"max_position_embeddings$|^(n_positions|max_seq_len|model_max_length|context_length|n_ctx)$"), 1024),
-    (re.compile(r"^(moe_)?(num|n)_(local_|routed_)?experts$"), 4),
-    (re.compile(r"experts_per_tok(en)?$|^(moe_)?top_?k(_experts)?$"), 2),
+    (re.compile(r"^(moe_)?(num|n)_(local_|routed_)?experts$|^zero_expert_num$"), 4),
+    (re.compile(r"experts_per_tok(en)?$|^moe_k$|^(moe_)?top_?k(_experts)?$"), 2),
 )
 _EXPERT_GROUPS, _GROUPS_CHOSEN = re.compile(r"^(n_group|num_expert_group)$"), re.compile(r"^topk_group$")
 _ON_GPU = re.compile(r"^use_mamba_kernels$")  # 4.57 refuses them on the CPU, where tiny models are built
 
 # What no rule tells: fields of some model types that stay, and defaults of transformers that no model can be built of.
 _STAYS = {("xlstm", "chunk_size")}  # in 4.57 the code for whole chunks does not run, that for the rest of one does
+_FEWEST_HEADS = {"codegen": 4}  # its weights lie in four parts
 _UNSAID: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "granitemoehybrid": {"layer_types": ["mamba", "mamba", "attention"]},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"]},
     "qwen4_exp_text": {
@@ -58,6 +75,20 @@ _UNSAID: dict[str, dict[str, Any]] = {
 
 class ProbeError(Exception):
     """A model cannot be found, or not be built small. The message says what to do instead."""
+
+
+def raised() -> tuple[type[Exception], ...]:
+    """What code of models and configs raises of what it does not take. Packages that it comes with are loaded here."""
+    from huggingface_hub import errors
+
+    usual = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+    return *usual, getattr(errors, "StrictDataclassError", ValueError)
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return f"{type(error).__name__}: {' '.join(filter(None, lines))}"[:240]
 
 
 @dataclass(frozen=True)
@@ -81,14 +112,26 @@ def shrink(config: Any) -> Any:
     second: each kind of layer at least once and in order, and every ratio between sizes as it was.
 
     Windows come to 4 tokens and the vocabulary to VOCABULARY, with the token ids inside; dropout is 0. A field of an
-    unknown name stays as it is; ``tiny_model`` names the one that keeps a model large.
+    unknown name stays as it is; ``tiny_model`` names the one that keeps a model large. Raises ProbeError for a config
+    that does not take smaller sizes.
     """
     small = copy.deepcopy(config)
+    try:
+        _shrink(small)
+    except raised() as error:
+        raise ProbeError(f"{type(config).__name__} cannot be made small ({reason(error)}): give a model instead") from error
+    return small
+
+
+def _shrink(small: Any) -> None:
     parts = list(fields_of.parts(small))
     for part in parts:
         _complete(part)
-    text = small.get_text_config() if hasattr(small, "get_text_config") else small
+    text = text_part(small)
     scales = {id(part): scale_of(part) for part in (*parts, text)}
+    for holder, name in ((part, name) for part in parts for name in vars(part)):
+        if (found := WIDTH_OF_PART.search(name)) and (named := getattr(small, f"{found[1]}_config", None)):
+            scales[id(named)] = scales[id(holder)]
     ids = _moved_ids(small)
     for part in parts:
         shrink_layers(part)
@@ -98,7 +141,6 @@ def shrink(config: Any) -> Any:
         for name, value in fields.items():
             if WIDTH_OF_TEXT.search(name) and type(value) is int and fields_of.width(text):
                 put(name, fields_of.width(text))
-    return small
 
 
 def tiny_model(config: Any, seed: int = 0, std: float = 0.1) -> Any:
@@ -117,11 +159,12 @@ def tiny_model(config: Any, seed: int = 0, std: float = 0.1) -> Any:
         _check_size(kind, config)
         model = kind._from_config(config, dtype=torch.float32, attn_implementation=_attention(kind))
     except ImportError as error:
-        raise ProbeError(f"the code of {kind.__name__} needs {error.name or error}: pip install {error.name}") from error
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        needs = f"{error.name}: pip install {error.name}" if error.name else f"another package ({reason(error)})"
+        raise ProbeError(f"the code of {kind.__name__} needs {needs}") from error
+    except raised() as error:
         raise ProbeError(
-            f"{kind.__name__} cannot be built of its {type(config).__name__} ({type(error).__name__}: {error}): give a config "
-            "that a model can be built of, or a model"
+            f"{kind.__name__} cannot be built of its {type(config).__name__} ({reason(error)}): give a config that a model "
+            "can be built of, or a model"
         ) from error
     with torch.no_grad():
         for parameter in model.parameters():
@@ -137,7 +180,7 @@ def model_class(config: Any) -> tuple[Any, Any]:
     mapping = transformers.AutoModelForCausalLM._model_mapping
     remote = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
     if type(config) in mapping:
-        kind, text = mapping[type(config)], config.get_text_config()
+        kind, text = mapping[type(config)], text_part(config)
         return kind, text if kind.config_class is type(text) else config
     if remote and not type(config).__module__.startswith("transformers."):
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -160,10 +203,7 @@ def scale_of(config: Any) -> Scale:
     """The divisors that make a config smallest among those that divide all its heads, sizes per head and its width."""
     heads, sizes = fields_of.numbers(config, HEADS), fields_of.numbers(config, PER_HEAD)
     hidden, own = fields_of.width(config), fields_of.heads(config)
-    try:
-        head = getattr(config, "head_dim", 0) or getattr(config, "attention_head_dim", 0)
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # of layers that differ, some releases raise
-        raise ProbeError(f"head_dim of {type(config).__name__} cannot be read ({error}): give a model instead") from error
+    head = said(config, "head_dim") or said(config, "attention_head_dim") or 0
     if own and hidden and hidden % own == 0 and not head:
         head = hidden // own
         sizes.append(head)
@@ -171,6 +211,7 @@ def scale_of(config: Any) -> Scale:
     step = 4 if hasattr(config, "patch_size") else 2 if turned else 1  # positions turn pairs, in pictures along two axes
     rotary = _rotary(config, head)
     grouped = [number for number in heads if number > 1]
+    fewest = _FEWEST_HEADS.get(config.model_type, 2)
 
     def divides(scale: Scale) -> bool:
         width, size = scale.width, scale.size
@@ -184,7 +225,7 @@ def scale_of(config: Any) -> Scale:
 
     def cost(scale: Scale) -> tuple[int, int]:
         inner = max(heads, default=1) // scale.heads * (max(sizes, default=1) // scale.size)
-        return hidden // scale.width + inner + LONE * (min(grouped, default=2) // scale.heads < 2), -scale.size
+        return hidden // scale.width + inner + LONE * (min(grouped, default=fewest) // scale.heads < fewest), -scale.size
 
     most = math.gcd(*grouped) if grouped else 1
     fewer = [number for number in range(1, most + 1) if most % number == 0]
@@ -196,7 +237,7 @@ def _rotary(config: Any, head: int) -> list[tuple[int, int]]:
     """Sizes within a head that positions turn, and the least that may be left of each."""
     found = []
     for name, value in (item for mapping in fields_of.ropes(config) for item in mapping.items()):
-        if name in ("partial_rotary_factor", "rotary_pct") and isinstance(value, float) and 0 < value < 1:
+        if head and name in ("partial_rotary_factor", "rotary_pct") and isinstance(value, float) and 0 < value < 1:
             found.append((int(head * value) // 2, 1))
         if name == "mrope_section" and value:
             found.append((sum(value), len(value)))
@@ -266,9 +307,15 @@ def _moved_ids(config: Any) -> dict[int, int]:
 
 def _complete(config: Any) -> None:
     for name, value in _UNSAID.get(config.model_type, {}).items():
-        if getattr(config, name, None) is None:
+        if said(config, name) is None:
             total = fields_of.layers(config)
             setattr(config, name, (value * total)[:total] if isinstance(value, list) else value)
+    hidden, heads = fields_of.width(config), fields_of.heads(config)
+    if not heads or hidden % heads:
+        return
+    for name, usual in (("head_dim", hidden // heads), ("num_key_value_heads", heads)):
+        if name in vars(config) and said(config, name) is None:  # where a config leaves it open, some models read it
+            setattr(config, name, usual)
 
 
 # ---- building ---------------------------------------------------------------------------------------------------
@@ -282,8 +329,13 @@ def _check_size(kind: Any, config: Any) -> None:
     """Raises ProbeError for a large model, before any memory is taken for it."""
     import torch
 
-    with torch.device("meta"):
-        shapes = {name: tuple(parameter.shape) for name, parameter in kind._from_config(config).named_parameters()}
+    try:
+        with torch.device("meta"):
+            shapes = {name: tuple(parameter.shape) for name, parameter in kind._from_config(config).named_parameters()}
+    except RuntimeError as error:
+        if "meta tensor" not in str(error):
+            raise
+        return  # it reads its own parameters, which have no values there
     count = sum(map(math.prod, shapes.values()))
     if count <= LARGEST:
         return

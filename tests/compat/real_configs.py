@@ -160,4 +160,5 @@ RECURRENT = (
 ATTENTION = (
     *("cohere", "gemma", "gemma2", "glm4", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2", "phi3", "qwen2"),
     *("qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
+    *("dots1", "dots3_note_text", "ernie4_5_moe", "gemma3n_text", "gemma4_text", "hunyuan_v1_dense", "nemotron"),
 )

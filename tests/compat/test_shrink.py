@@ -12,9 +12,10 @@ from packaging.version import Version
 from real_configs import ATTENTION, REAL, RECURRENT
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from patchwork.packing.config_fields import layers, token_ids
+from patchwork.packing.config_fields import layers, overrides, text_part, token_ids
 from patchwork.packing.layer_kinds import kinds_of
 from patchwork.packing.shrink import LARGEST, VOCABULARY, ProbeError, shrink, tiny_model
+from patchwork.packing.sources import config_of
 
 RELEASE = Version(transformers.__version__)
 # Default configs that transformers itself cannot run.
@@ -188,6 +189,85 @@ def test_weights_are_of_the_size_asked_for_and_the_same_each_time(std: float) ->
     assert not torch.equal(one.lm_head.weight, other.lm_head.weight)
 
 
+# ---- what configs leave out, and what single layers and parts have of their own ------------------------------------
+
+
+def needs(kind: str, field: str = "") -> Any:
+    """The default config of a model type, where this release has it, with that field."""
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("not in this release")
+    found = config_of(kind)
+    if field and not hasattr(type(found), field):
+        pytest.skip("this release says it in another way")
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("blt", "cohere_compass_text", "dbrx", "deepseek_v2", "glm4_moe", "mllama"),
+        *("musicgen", "phi4_multimodal", "reformer", "xlm", "xmod"),
+    ],
+)
+def test_a_type_whose_default_config_leaves_out_what_its_code_needs_runs(kind: str) -> None:
+    found = needs(kind)
+    if kind == "dbrx" and getattr(found.ffn_config, "hidden_size", found.d_model) != found.d_model:
+        pytest.skip("the experts of this release are not of the model's width")
+    model = tiny_model(shrink(found))
+    logits = model(input_ids=torch.arange(3, 24)[None], use_cache=False).logits
+    assert logits.isfinite().all()
+    assert logits.std() > 0.01
+
+
+def test_heads_that_a_config_leaves_open_are_those_that_are_usual() -> None:
+    small = shrink(needs("hunyuan_v1_dense"))
+    assert small.num_key_value_heads == small.num_attention_heads
+    assert small.head_dim * small.num_attention_heads == small.hidden_size
+
+
+def test_layers_with_sizes_of_their_own_keep_their_ratio_to_the_others() -> None:
+    before = needs("gemma4_text", "is_heterogeneous")
+    whole, small = overrides(before), overrides(shrink(before))
+    assert list(whole) == [5, 11, 17, 23, 29]
+    assert list(small) == [5]
+    assert small[5]["head_dim"] / vars(shrink(before))["head_dim"] == whole[5]["head_dim"] / vars(before)["head_dim"]
+    assert overrides(before) == whole, "the config that was given is left alone"
+
+
+def test_layers_that_read_keys_of_earlier_ones_stay_and_find_each_kind_there() -> None:
+    small = shrink(needs("gemma3n_text"))
+    total, reading = small.num_hidden_layers, small.num_kv_shared_layers
+    assert (total, reading) == (20, 5)
+    assert set(small.layer_types[-reading:]) == set(small.layer_types[:-reading])
+    assert len(tiny_model(small).model.layers) == 20
+
+
+def test_widths_of_embeddings_follow_the_hidden_size() -> None:
+    for kind, field in (("opt", "word_embed_proj_dim"), ("roformer", "embedding_size")):
+        before = needs(kind)
+        before.hidden_size = getattr(before, field)
+        small = shrink(before)
+        assert getattr(small, field) == small.hidden_size < before.hidden_size
+
+
+def test_the_parts_of_a_model_that_feed_each_other_shrink_alike() -> None:
+    small = shrink(needs("blt"))
+    assert small.encoder_config.hidden_size_global == small.global_config.hidden_size
+    assert small.decoder_config.hidden_size_global == 2 * small.decoder_config.hidden_size
+
+
+def test_windows_under_other_names_are_short_too() -> None:
+    assert shrink(needs("doge")).keep_window_size == 4
+    small = shrink(needs("modernbert-decoder"))
+    assert getattr(small, "local_attention", 4) == small.sliding_window == 4
+
+
+def test_of_a_text_encoder_and_a_decoder_the_decoder_is_the_language_model() -> None:
+    before = needs("musicgen")
+    assert text_part(before) is before.decoder
+    assert type(tiny_model(shrink(before))).__name__ == "MusicgenForCausalLM"
+
+
 # ---- configs of other people's code -------------------------------------------------------------------------------
 
 
@@ -217,6 +297,10 @@ class ForeignModel(transformers.PreTrainedModel):
 
     def __init__(self, config: ForeignConfig) -> None:
         super().__init__(config)
+        if config.filters == 1:
+            raise ImportError("\nno such\n  library\n")
+        if config.filters == 2:
+            self.known = torch.nn.Parameter(torch.ones(1)).item()
         self.embed = torch.nn.Embedding(config.vocab_size, config.hidden_size)
         self.wide = torch.nn.Linear(config.hidden_size, config.filters)
         self.post_init()
@@ -254,3 +338,32 @@ def test_a_config_that_no_model_can_be_built_of_is_refused() -> None:
     broken.hidden_act = "no such function"
     with pytest.raises(ProbeError, match="LlamaForCausalLM cannot be built of its LlamaConfig"):
         tiny_model(broken)
+
+
+def test_what_a_config_raises_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("layers differ:\n  ask one of them")
+
+    config = ForeignConfig()
+    monkeypatch.setattr(ForeignConfig, "get_text_config", refusing)
+    line = r"^ForeignConfig cannot be made small \(RuntimeError: layers differ: ask one of them\): give a model instead$"
+    with pytest.raises(ProbeError, match=line):
+        shrink(config)
+
+
+def test_a_type_without_a_default_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(**settings: Any) -> None:
+        raise ValueError("two sizes\nare needed")
+
+    monkeypatch.setitem(CONFIG_MAPPING._extra_content, "patchwork_refusing", refusing)
+    with pytest.raises(ProbeError, match=r"^patchwork_refusing has no default config \(ValueError: two sizes are needed\)"):
+        config_of("patchwork_refusing")
+
+
+def test_a_package_that_is_missing_is_told_in_one_line() -> None:
+    with pytest.raises(ProbeError, match=r"^the code of ForeignModel needs another package \(ImportError: no such library\)$"):
+        tiny_model(shrink(ForeignConfig(filters=1)))
+
+
+def test_code_that_reads_its_own_parameters_can_be_built() -> None:
+    assert tiny_model(shrink(ForeignConfig(filters=2))).known == 1
