@@ -5,7 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test lint types format matrix compat torchless families clean
+.PHONY: help venv demo test lint types format matrix compat torchless families census clean
 
 help:
 	@echo "make demo       train a tiny Qwen3.5 on packed text: the leak before and after, speed, picture"
@@ -16,6 +16,7 @@ help:
 	@echo "make compat     the tests of tests/compat in every cell of compat_matrix.yaml"
 	@echo "make torchless  the parts that need no torch, on every Python"
 	@echo "make families   docs/families.md: every recurrent family, measured on three releases each"
+	@echo "make census     docs/census.md: every causal model type of three releases, stock and with patchwork"
 	@echo "make format     rewrite the sources as ruff formats them"
 	@echo "make clean      remove .venv, .nox and build output"
 
@@ -60,6 +61,9 @@ torchless: $(STAMP)
 
 families: $(STAMP)
 	@$(BIN)/nox --session families
+
+census: $(STAMP)
+	@$(BIN)/nox --session census
 
 clean:
 	rm -rf $(VENV) .nox build dist *.egg-info patchwork-demo

@@ -22,6 +22,8 @@ TEST_TOOLS = ["hypothesis", "pytest", "pytest-xdist"]
 AT_ONCE = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"]
 # tests/releases starts pip hundreds of times: the oldest and the newest Python will do, and `make test` on 3.11.
 BETWEEN = ("3.11", "3.12")
+# The first, a middle and the newest release: what docs/census.md is about.
+COUNTED = ("4.57.6", "5.9.0", "5.24.0")
 PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 
 
@@ -91,3 +93,18 @@ def families(session: nox.Session) -> None:
         session.install(wheel)  # and what this release requires: tokenizers and huggingface_hub come and go with it
         reports.append(printed(f"{Path(wheel).stem}.json", "tests/compat/report_families.py", *names))
     (ROOT / "docs" / "families.md").write_text(printed("page", page, *reports).read_text(encoding="utf-8"), encoding="utf-8")
+
+
+@nox.session(python="3.11")
+def census(session: nox.Session) -> None:
+    """docs/census.md: every causal model type of three releases, stock and with patchwork."""
+    session.install("-e", ".", f"torch=={PINNED['torch']}", f"numpy=={PINNED['numpy']}")
+    reports = []
+    for release in COUNTED:
+        session.install(f"transformers=={release}")
+        for name, how in (("stock", ["--stock"]), ("patchwork", [])):
+            reports.append(Path(session.create_tmp()) / f"{release}-{name}.json")
+            command = ["patchwork", "probe", "--all", "--json", "--jobs", "2", *how]
+            with reports[-1].open("w", encoding="utf-8") as out:
+                session.run(*command, stdout=out, stderr=sys.stderr, success_codes=[0, 1])
+    session.run("python", "tests/compat/census_page.py", "--out", "docs/census.md", *map(str, reports))

@@ -129,7 +129,8 @@ def doctor(
 
 @app.command()
 def probe(
-    model: Annotated[str, typer.Argument(metavar="MODEL|CONFIG", help="A name, a folder, or a model type such as qwen3_5.")],
+    context: typer.Context,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL|CONFIG", help="A name, a folder, or a model type.")] = None,
     documents: Annotated[str, typer.Option(metavar="LENGTHS", help="The documents of the row, in tokens.")] = "7,5,9",
     arguments: Annotated[
         Literal["positions", "full"], typer.Option(help="What a packed call says: restarting positions, or all boundaries too.")
@@ -138,11 +139,23 @@ def probe(
     full_size: Annotated[bool, typer.Option("--full-size", help="The model itself, not a tiny one of its architecture.")] = False,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")] = False,
     picture: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the leak matrix.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every model type of the installed transformers.")] = False,
+    only: Annotated[str | None, typer.Option(metavar="TYPES", help="With --all: only these, as in llama,qwen3_5.")] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", help="With --all: processes that measure at once.")] = 1,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="With --all: the longest for one type.")] = 120.0,
     as_json: Json = False,
 ) -> None:
     """Measure how far documents that are packed into one row reach each other."""
-    from . import probe_run
+    from . import census, probe_run
 
+    _check_use(context, model, everything)
+    if model is None:
+        counted = census.run(only, stock=stock, jobs=jobs, timeout=timeout)
+        if as_json:
+            _print_json(counted.as_dict())
+        else:
+            census.show(counted, console)
+        raise typer.Exit(int(not counted.ok))
     lengths = probe_run.lengths(documents)
     result = probe_run.run(model, lengths, arguments, stock, full_size, trust_remote_code, picture)
     if as_json:
@@ -194,6 +207,20 @@ def matrix(
             console.print(line)
     ok = write_changes(result, yes) if update else result.ok
     raise typer.Exit(int(not ok))
+
+
+def _check_use(context: typer.Context, model: str | None, everything: bool) -> None:
+    """Raises ProbeError unless `probe` got either a model or --all, and only what goes with it."""
+    if everything == (model is not None):
+        raise ProbeError("give either a MODEL or --all" + (f", not {model} and --all" if model is not None else ""))
+    others = (
+        ("documents", "arguments", "full_size", "trust_remote_code", "picture") if everything else ("only", "jobs", "timeout")
+    )
+    for name in others:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = f"--{name.replace('_', '-')}"
+            raise ProbeError(f"{option} goes with {'a MODEL, not with --all' if everything else '--all, not with a MODEL'}")
 
 
 def _check_installed(names: list[str] | None, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from .catalog import all_patches, old_tool_installed, previews
 from .engine.copies import copies
 from .engine.preview import Preview
 from .imports import Trial, try_imports
-from .packing.families import FAMILIES, Family
+from .packing.families import ATTENTION_ONLY, FAMILIES
 
 # Distribution name by import name, where the two differ.
 _PACKAGES = {
@@ -139,25 +139,25 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
     if off:
         return Verdict(False, "patches that packing needs are not in force", tuple(off))
     kernels = ", ".join(name for name in _KERNELS if versions[name] is not None)
-    here = [family for family in FAMILIES if _is_here(family, _comparable(versions["transformers"]))]
-    recurrent = ", ".join(family.name for family in here if family.recurrent)
-    attention = ", ".join(family.name for family in here if not family.recurrent)
+    release = _comparable(versions["transformers"])
+    recurrent = ", ".join(family.name for family in FAMILIES if _is_here(family.name))
+    attention = ", ".join(name for name, since in sorted(ATTENTION_ONLY.items()) if Version(since) <= release and _is_here(name))
     return Verdict(
         True,
         "exact after patchwork.apply()",
         (
             f"{f'native kernels where {kernels} take boundaries, else ' if kernels else ''}document batching: {recurrent}",
-            f"attention masks from restarting positions: {attention}",
+            f"attention alone, documents side by side or varlen kernels: {attention}",
             "any other family is refused when it meets a packed row; ask about a model with --model",
         ),
     )
 
 
-def _is_here(family: Family, release: Version) -> bool:
-    """Whether the installed transformers has the family, with masks that know positions."""
+def _is_here(family: str) -> bool:
+    """Whether the installed transformers has the family."""
     spec = importlib.util.find_spec("transformers")
     places = (spec.submodule_search_locations or []) if spec is not None else []
-    return Version(family.since) <= release and any((Path(place) / "models" / family.name).is_dir() for place in places)
+    return any((Path(place) / "models" / family).is_dir() for place in places)
 
 
 def _comparable(version: str | None) -> Version:

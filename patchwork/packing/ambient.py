@@ -21,13 +21,14 @@ class Scope:
 
     ``extent``: of a backbone, of a layer, of a mixer whose kernels are told the boundaries, or of a mixer that runs on
     documents of their own, where nothing is packed any more. ``reached``: mixers that were called within. ``module``: the
-    path of the mixer, for messages; ``seen``: the kernels that reported from it.
+    path of the mixer, for messages; ``seen``: the kernels that reported from it. ``row_masks``: of a backbone, whether its
+    code computes with masks of the whole row.
     """
 
-    __slots__ = ("boundaries", "extent", "module", "reached", "seen")
+    __slots__ = ("boundaries", "extent", "module", "reached", "row_masks", "seen")
 
-    def __init__(self, boundaries: Boundaries, extent: str, module: str = "") -> None:
-        self.boundaries, self.extent, self.module = boundaries, extent, module
+    def __init__(self, boundaries: Boundaries, extent: str, module: str = "", row_masks: bool = False) -> None:
+        self.boundaries, self.extent, self.module, self.row_masks = boundaries, extent, module, row_masks
         self.reached = 0
         self.seen: list[str] = []
 

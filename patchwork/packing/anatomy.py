@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch.nn import Linear, ModuleList
+
+from patchwork.packing.attention import dispatches
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.families import Family, family_of, is_layer
-from patchwork.packing.mixers import MIXERS, Mixer, mixer_of
+from patchwork.packing.config_fields import ropes
+from patchwork.packing.families import ATTENTION_ONLY, Family, family_of, folder_of, is_layer, released
+from patchwork.packing.mixers import MIXERS, NEVER, Mixer, mixer_of
 
 _RECURRENT_NAME = re.compile(
     r"Mamba|SSM|DeltaNet|DeltaAttention|DeltaRule|LightningAttention|LinearAttention|GatedLinear|Rglru|RecurrentBlock|"
     r"Rwkv|RWKV|LSTM|ShortConv|Hyena|Retention|RetNet",
 )
+_ATTENTION_NAME = re.compile(r"Attention|Attn")
 _POINTWISE_NAME = re.compile(r"Norm(Gated)?$|FeedForward$|Rotary|Embedding")
 # Torch's own parts that mix along a row, by their base classes.
 _RECURRENT_PART = ("_ConvNd", "RNNBase", "RNNCellBase")
@@ -23,24 +29,55 @@ _RECURRENT_PART = ("_ConvNd", "RNNBase", "RNNCellBase")
 @dataclass(frozen=True)
 class Anatomy:
     """A backbone taken apart: its family, its layers by path, those inside of others too, since each may be checkpointed by
-    itself, and all mixers in them, with their entries."""
+    itself, and all mixers in them, with their entries; attention that goes through the registry has none."""
 
     family: Family
     layers: Mapping[str, Any]
-    mixers: Mapping[str, tuple[Any, Mixer]]
+    mixers: Mapping[str, tuple[Any, Mixer | None]]
 
-    def within(self, path: str) -> dict[str, tuple[Any, Mixer]]:
+    def within(self, path: str) -> dict[str, tuple[Any, Mixer | None]]:
         """The mixers below a path."""
         return {name: held for name, held in self.mixers.items() if name.startswith(f"{path}.")}
+
+
+def backbone_family(module: Any) -> Family | None:
+    """The family whose text backbone a module is, by its class, or by its structure where it has attention only; else None."""
+    kind = type(module)
+    if (family := family_of(kind)) is not None:
+        return family
+    folder = folder_of(kind)
+    if not released(ATTENTION_ONLY.get(folder, NEVER)) or not _takes_text(kind):
+        return None
+    if next(_lists(module), None) is None:
+        return None
+    planes = any("mrope_section" in rope for rope in ropes(module.config))
+    return Family(folder, kind.__name__, text_plane=planes)
+
+
+def _takes_text(kind: Any) -> bool:
+    return "input_ids" in inspect.signature(kind.forward).parameters
+
+
+def _lists(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The layers of a backbone of attention only: what stands in a list and holds attention, but for those of another
+    model inside of it."""
+    for name, child in module.named_children():
+        path = f"{prefix}{name}."
+        if isinstance(child, ModuleList):
+            for number, layer in child.named_children():
+                if any(dispatches(type(part)) for part in layer.modules()):
+                    yield f"{path}{number}", layer
+        elif not hasattr(child, "config_class"):
+            yield from _lists(child, path)
 
 
 def anatomy_of(backbone: Any) -> Anatomy:
     """Takes a backbone of a listed family apart.
 
-    Raises IsolationError for a part that looks as if it mixed tokens along the row and is not listed, and for mixers
-    outside of layers: boundaries would not reach them.
+    Raises IsolationError for a part that looks as if it mixed tokens along the row and is not known, for attention that looks
+    ahead, and for mixers outside of layers: boundaries would not reach them.
     """
-    family = family_of(type(backbone))
+    family = backbone_family(backbone)
     if family is None:
         raise IsolationError(f"{type(backbone).__name__} is not the text backbone of a known family")
     strangers = [f"{path} ({type(module).__name__})" for path, module in _unlisted(backbone, family)]
@@ -50,13 +87,16 @@ def anatomy_of(backbone: Any) -> Anatomy:
             f"{type(backbone).__name__} holds token mixers that are not known: {', '.join(strangers[:8])}; known mixers: {known}"
         )
     layers: dict[str, Any] = {}
-    mixers: dict[str, tuple[Any, Mixer]] = {}
-    for path, layer in _outermost(backbone, family):
-        for name, module in layer.named_modules(prefix=path):
+    mixers: dict[str, tuple[Any, Mixer | None]] = {}
+    for path, layer in _outermost(backbone, family) if family.layers else _lists(backbone):
+        layers[path] = layer
+        for name, module in _parts(layer, path):
             if is_layer(type(module), family):
                 layers[name] = module
             elif (entry := mixer_of(type(module))) is not None:
                 mixers[name] = (module, entry)
+            elif attends(module):
+                mixers[name] = (module, None)
     held = {id(module) for module, _ in mixers.values()}
     loose = [name for name, module in backbone.named_modules() if mixer_of(type(module)) is not None and id(module) not in held]
     if loose:
@@ -65,6 +105,29 @@ def anatomy_of(backbone: Any) -> Anatomy:
             f"{', '.join(loose[:8])}: boundaries would not reach them"
         )
     return Anatomy(family, layers, mixers)
+
+
+def _parts(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """All modules inside of one, by path. Attention inside of a mixer that runs on documents belongs to that."""
+    for name, child in module.named_children():
+        path = f"{prefix}.{name}"
+        entry = mixer_of(type(child))
+        yield path, child
+        for inner, part in _parts(child, path):
+            if entry is None or not attends(part):
+                yield inner, part
+
+
+def attends(module: Any) -> bool:
+    """Whether a module is self-attention that goes through transformers' registry."""
+    return dispatches(type(module)) and not (getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__)
+
+
+def own_attention(module: Any) -> bool:
+    """Whether it looks like attention of its own code: nothing in it goes through the registry."""
+    if not _ATTENTION_NAME.search(type(module).__name__) or not any(isinstance(part, Linear) for part in module.modules()):
+        return False
+    return not any(dispatches(type(part)) for part in module.modules())
 
 
 def _outermost(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -89,13 +152,14 @@ def mixes(kind: type) -> bool:
 
 def _unlisted(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Modules that look as if they mixed tokens along the row, and are not listed. Those inside a listed mixer belong to
-    it; those inside attention do not, since masks alone may keep that apart."""
+    it; those inside attention do not."""
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
         entry = mixer_of(type(child))
         if entry is not None and not entry.attention:
             continue
-        if entry is None and not is_layer(type(child), family) and mixes(type(child)):
+        known = entry is not None or is_layer(type(child), family) or dispatches(type(child))
+        if not known and (mixes(type(child)) or own_attention(child)):
             yield path, child
         else:
             yield from _unlisted(child, family, path)

@@ -21,7 +21,7 @@ CHUNK, SHORTEST = 64, 16
 # All buckets together hold at most this many places for each token.
 MOST_PADDING = 1.25
 # What one more call of a mixer costs, in tokens, each counted twice: in its chunk, and besides. On the CPU a call is cheap
-# beside its arithmetic (benchmarks/packing.py); elsewhere launches dominate.
+# beside its arithmetic (benchmarks/mixers.py); elsewhere launches dominate.
 CALL_COST = {"cpu": 128}
 OTHER_CALL_COST = 4096
 WEIGHT = 16  # of a token, in whole numbers, so that it can be weighed in steps of a sixteenth
@@ -186,9 +186,10 @@ def side_by_side(
 
     ``hidden`` (B, S, ...) and each tensor of ``per_token`` (B or 1, S, ...; also tuples of them, or None) are gathered
     together. Of each tensor of ``masks`` (B or 1, heads or 1, S, S), bool or additive, a document keeps its own square,
-    and never sees the padding behind it. ``arguments`` holds what was gathered of both. The result may be a tensor
-    (documents, length, ...) or a tuple of such tensors and None. Not ``padded``: only documents of one length run
-    together. Gradients flow exactly. Raises IsolationError where shapes are not those that the boundaries describe.
+    and never sees the padding behind it; one for a document on its own (1, heads or 1, L, L), as long as the longest, is one
+    that looks back only. ``arguments`` holds what was gathered of both. The result may be a tensor (documents, length, ...)
+    or a tuple of such tensors and None. Not ``padded``: only documents of one length run together. Gradients flow exactly.
+    Raises IsolationError where shapes are not those that the boundaries describe.
     """
     batch, row_length = len(boundaries.rows), boundaries.row_length
     if hidden.shape[:2] != (batch, row_length):
@@ -235,6 +236,9 @@ def _squares(name: str, mask: Any, whole: Plan, batch: int, row_length: int) -> 
     if mask is None:
         return [None] * len(whole.shapes)
     shape = tuple(getattr(mask, "shape", ()))
+    longest = max(length for _, length in whole.shapes)
+    if len(shape) == 4 and shape[0] == 1 and shape[2:] == (longest, longest) and longest < row_length:
+        return [mask[:, :, :length, :length] for _, length in whole.shapes]
     if len(shape) != 4 or shape[2:] != (row_length, row_length) or shape[0] not in (1, batch):
         raise IsolationError(
             f"{name} is a {type(mask).__name__} of shape {shape}, expected ({batch}, heads or 1, {row_length}, {row_length}): "

@@ -18,27 +18,29 @@ from packaging.version import Version
 class Family:
     """A family of models: the folder of its modeling file, its text backbone, and the layer classes that hold its mixers.
 
-    ``layers`` is empty where the family has attention only. ``text_plane``: the backbone takes MRoPE ids with a text
-    plane in front (4, B, S). ``since``: the transformers release from which its attention masks know positions, for
-    families of attention only. ``flash``: whether attention that is no mask but a varlen kernel can be kept apart.
+    ``text_plane``: the backbone takes MRoPE ids with a text plane in front (4, B, S). ``recurrent``: whether it keeps state
+    along the row. ``flash``: whether attention that is a varlen kernel can be kept apart.
     """
 
     name: str
     backbone: str
     layers: tuple[str, ...] = ()
     text_plane: bool = False
-    since: str = "0"
+    recurrent: bool = False
     flash: bool = True
 
     @property
-    def recurrent(self) -> bool:
-        """Whether the family keeps state along the row."""
-        return bool(self.layers)
+    def row_masks(self) -> bool:
+        """Whether its code computes with masks, and so needs those of the whole row."""
+        return self.name in _ROW_MASKS
+
+
+_ROW_MASKS = ("inkling2", "inkling2_loop", "qwen4_exp")
 
 
 def _hybrid(name: str, stem: str, *layers: str, backbone: str = "Model", text_plane: bool = False, flash: bool = True) -> Family:
     parts = tuple(stem + layer for layer in layers or ("DecoderLayer",))
-    return Family(name, stem + backbone, parts, text_plane=text_plane, flash=flash)
+    return Family(name, stem + backbone, parts, text_plane, recurrent=True, flash=flash)
 
 
 FAMILIES = (
@@ -84,33 +86,48 @@ FAMILIES = (
     _hybrid("recurrent_gemma", "RecurrentGemma"),
     _hybrid("rwkv", "Rwkv", "Block"),
     _hybrid("xlstm", "xLSTM", "Block"),
-    # Attention only: the backbone builds its masks from position ids, which a test shows in each matrix cell.
-    Family("cohere", "CohereModel"),
-    Family("gemma", "GemmaModel"),
-    Family("gemma2", "Gemma2Model"),
-    Family("glm4", "Glm4Model"),
-    Family("granite", "GraniteModel"),
-    Family("llama", "LlamaModel"),
-    Family("mistral", "MistralModel"),
-    Family("mixtral", "MixtralModel"),
-    Family("olmo", "OlmoModel"),
-    Family("olmo2", "Olmo2Model"),
-    Family("phi3", "Phi3Model"),
-    Family("qwen2", "Qwen2Model"),
-    Family("qwen2_moe", "Qwen2MoeModel", since="5.0"),
-    Family("qwen3", "Qwen3Model"),
-    Family("qwen3_moe", "Qwen3MoeModel"),
-    Family("smollm3", "SmolLM3Model"),
-    Family("starcoder2", "Starcoder2Model"),
 )
 
 
+# Families of attention only, and the transformers release from which all their attention goes through its registry. They are
+# taken apart by structure (patchwork.packing.anatomy); listed is what the census has measured (docs/census.md).
+_DISPATCHED_SINCE = {
+    "codegen": "5.24",
+    "ctrl": "5.13",
+    "dbrx": "5.0",
+    "diffllama": "5.13",
+    "gptj": "5.24",
+    "jetmoe": "5.0",
+    "moshi": "5.13",
+    "nemotron": "5.13",
+    "olmoe": "5.0",
+    "phimoe": "5.0",
+    "qwen2_moe": "5.0",
+    "stablelm": "5.0",
+}
+_DISPATCHED_ALWAYS = """
+    afmoe apertus apertus1p5 arcee aria axk1 beam biogpt bitnet cohere cohere2 cohere2_moe cohere_compass cwm deepseek_v2
+    deepseek_v3 dory dots1 emu3 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3 gemma3n gemma4
+    gemma4_unified glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe
+    granitemoe_swa granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 kolibri1 laguna
+    llama llama4 longcat_flash mellum mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl ministral ministral3 mistral mixtral
+    mllama modernbert_decoder nanochat olmo olmo2 olmo3 opt persimmon phi phi3 qwen2 qwen3 qwen3_moe seed_oss smollm3
+    solar_open starcoder2 vaultgemma youtu
+"""
+ATTENTION_ONLY = {**dict.fromkeys(_DISPATCHED_ALWAYS.split(), "0"), **_DISPATCHED_SINCE}
+
+
 def family_of(kind: type) -> Family | None:
-    """The family whose text backbone a class is, else None."""
-    for family in FAMILIES:
-        if defines(kind, family.name, family.backbone):
-            return family if released(family.since) else None
-    return None
+    """The family whose text backbone a class is, by its name, else None."""
+    return next((family for family in FAMILIES if defines(kind, family.name, family.backbone)), None)
+
+
+def folder_of(kind: type) -> str:
+    """The folder of transformers' models in which a class, or the one that it derives from, is written with its forward."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("transformers.models.") and defines(kind, base.__module__.split(".")[2], base.__name__):
+            return base.__module__.split(".")[2]
+    return ""
 
 
 def is_layer(kind: type, family: Family) -> bool:

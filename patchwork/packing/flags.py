@@ -56,7 +56,11 @@ def tagged(wrapper: Any, role: str) -> Forward:
     return wrapper  # type: ignore[no-any-return]
 
 
-def masked(backbone: Any) -> bool:
-    """Whether attention is kept apart by a mask (else by varlen arguments)."""
-    chosen = getattr(getattr(backbone, "config", None), "_attn_implementation", None)
-    return chosen in (None, "sdpa", "eager", "flex_attention")
+def implementation_of(module: Any) -> str:
+    """The name under which a model or its attention looks its attention function up."""
+    return str(getattr(getattr(module, "config", None), "_attn_implementation", None) or "eager")
+
+
+def flash(implementation: str) -> bool:
+    """Whether attention of that name is a varlen kernel, which takes cumulative lengths."""
+    return "flash" in implementation

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwork.packing.families import FAMILIES, Family, released
+from patchwork.packing.families import ATTENTION_ONLY, FAMILIES, Family, released
 from patchwork.packing.kernels import closed_here
 from patchwork.packing.mixers import MIXERS, Mixer
 
 # The arguments of a load that decide which config it reads.
 LOADING = ("cache_dir", "code_revision", "revision", "subfolder", "token", "trust_remote_code", "local_files_only")
+
+
+ATTENTION = "documents side by side, a block mask, or varlen arguments"
 
 
 class PackingRefused(Exception):
@@ -88,21 +91,28 @@ def _decide_code(config: Any, name: str, loading: Mapping[str, Any]) -> Decision
 
 
 def _decide_config(config: Any, name: str) -> Decision:
+    from patchwork.packing.refusal import ENCODER_DECODER, NOT_DISPATCHED
+
     if getattr(config, "is_encoder_decoder", False):
-        return _refuse(name, "an encoder-decoder: a packed row has no boundaries in its cross-attention")
+        return _refuse(name, ENCODER_DECODER)
     if not _of_transformers(config):
         return _refuse(name, f"its code ({type(config).__module__}) is not part of transformers, so its mixers are unknown")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     folder = type(text).__module__.split(".")[2]
-    family = next((each for each in FAMILIES if each.name == folder and released(each.since)), None)
-    if family is None:
-        known = ", ".join(sorted(each.name for each in FAMILIES))
+    family = next((each for each in FAMILIES if each.name == folder), None)
+    if family is not None:
+        return _decide_family(family, name)
+    since = ATTENTION_ONLY.get(folder)
+    if since is None:
+        known = ", ".join(sorted((*(each.name for each in FAMILIES), *ATTENTION_ONLY)))
         return _refuse(name, f"the family {folder} is not known to keep documents apart (known: {known})")
-    return _decide_family(family, name)
+    if not released(since):
+        return _refuse(name, NOT_DISPATCHED.format(folder, since))
+    return Decision(True, (), {"attention": ATTENTION}, name)
 
 
 def _decide_family(family: Family, name: str) -> Decision:
-    ways = {"attention": "attention mask or varlen arguments"}
+    ways = {"attention": ATTENTION}
     if family.recurrent:
         if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
             return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
@@ -117,17 +127,17 @@ def _way_of(mixer: Mixer) -> str:
 
 def _decide_model(model: Any) -> Decision:
     from patchwork.packing.boundaries import IsolationError
-    from patchwork.packing.isolation import validate
+    from patchwork.packing.isolation import recurrent, validate
+    from patchwork.packing.refusal import ENCODER_DECODER
 
     name = type(model).__name__
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return _refuse(name, "an encoder-decoder: a packed row has no boundaries in its cross-attention")
+        return _refuse(name, ENCODER_DECODER)
     try:
         parts = validate(model)
     except IsolationError as error:
         return _refuse(name, str(error))
-    recurrent = any(part.role == "mixer" for part in parts)
-    if recurrent and os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
+    if recurrent(model) and os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
         return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
     return Decision(True, (), {part.kind: part.way for part in parts}, name)
 

@@ -12,19 +12,19 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.anatomy import anatomy_of
+from patchwork.packing.anatomy import anatomy_of, backbone_family
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.families import FAMILIES, family_of, released
-from patchwork.packing.flags import FLAG, Flag, masked
+from patchwork.packing.flags import FLAG, Flag, flash, implementation_of
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
+from patchwork.packing.refusal import why_not
 from patchwork.packing.structure import anatomy_by_structure
 from patchwork.packing.transport import mark
 
 BATCHING = "document batching"
 NATIVE = "native kernels"
-MASK = "attention mask"
 VARLEN = "varlen arguments"
+BLOCK_MASK = "block mask"
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,11 @@ def isolated(model: Any) -> bool:
     return any(_role(module) == "backbone" for module in model.modules())
 
 
+def recurrent(model: Any) -> bool:
+    """Whether some backbone of the model keeps state along the row."""
+    return any((family := backbone_family(module)) is not None and family.recurrent for module in model.modules())
+
+
 def _isolated_inside(model: Any) -> bool:
     return any(_role(module) == "backbone" for module in model.modules() if module is not model)
 
@@ -85,12 +90,12 @@ def adopt(module: Any) -> None:
     otherwise. Never raises itself.
     """
     if _isolated_inside(module):
-        if family_of(type(module)) is None and _is_head(module):
+        if backbone_family(module) is None and _is_head(module):
             mark(module, Flag(type(module), "head"))
         return
     if not _is_backbone(module):
         if _takes_text(module):
-            _guard(module, f"{type(module).__name__} is of no family whose documents are known to stay apart in a packed row")
+            _guard(module, why_not(module))
         return
     try:
         isolate(module)
@@ -118,8 +123,7 @@ def _planned(model: Any, native: bool) -> tuple[list[tuple[Any, Flag]], tuple[Pa
     plan = _Plan(native)
     backbones = _backbones(model)
     if not backbones:
-        known = ", ".join(sorted(family.name for family in FAMILIES))
-        raise IsolationError(f"no text backbone of a known family in {type(model).__name__}; known: {known}")
+        raise IsolationError(why_not(model))
     for name, backbone in backbones.items():
         _plan_backbone(name, backbone, plan)
     for module in model.modules():
@@ -132,14 +136,14 @@ def _planned(model: Any, native: bool) -> tuple[list[tuple[Any, Flag]], tuple[Pa
 
 def _backbones(model: Any) -> dict[str, Any]:
     """The text backbones of a model by path: those of known families, else the one that its unlisted code has."""
-    listed = {name: module for name, module in model.named_modules() if family_of(type(module)) is not None}
+    listed = {name: module for name, module in model.named_modules() if backbone_family(module) is not None}
     if listed:
         return listed
     return {name: module for name, module in model.named_modules() if _unlisted_backbone(module)}
 
 
 def _is_backbone(module: Any) -> bool:
-    return family_of(type(module)) is not None or _unlisted_backbone(module)
+    return backbone_family(module) is not None or _unlisted_backbone(module)
 
 
 def _unlisted_backbone(module: Any) -> bool:
@@ -154,8 +158,8 @@ def _unlisted_backbone(module: Any) -> bool:
 
 
 def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
-    anatomy = anatomy_of(backbone) if family_of(type(backbone)) is not None else anatomy_by_structure(backbone)
-    way = MASK if masked(backbone) else VARLEN
+    anatomy = anatomy_of(backbone) if backbone_family(backbone) is not None else anatomy_by_structure(backbone)
+    way = _way_of_attention(backbone)
     prefix = f"{name}." if name else ""
     flag = Flag(type(backbone), "backbone", anatomy.family, mixers=len(anatomy.mixers), layers=tuple(anatomy.layers))
     plan.mark(name, backbone, flag, way)
@@ -166,14 +170,23 @@ def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
             prefix + path, layer, Flag(type(layer), "layer", mixers=len(inside)), " and ".join(dict.fromkeys(inside)) or way
         )
     for path, (mixer, entry) in anatomy.mixers.items():
-        flag = Flag(type(mixer), "mixer", entry, mixers=len(anatomy.within(path)), path=prefix + path, native=plan.native)
+        role = "attention" if entry is None else "mixer"
+        flag = Flag(type(mixer), role, entry, mixers=len(anatomy.within(path)), path=prefix + path, native=plan.native)
         plan.mark(prefix + path, mixer, flag, *ways[path])
 
 
-def _way(mixer: Any, entry: Mixer, way: str, native: bool) -> tuple[str, str]:
+def _way_of_attention(module: Any) -> str:
+    """How attention that goes through the registry keeps documents apart."""
+    implementation = implementation_of(module)
+    return VARLEN if flash(implementation) else BLOCK_MASK if implementation == "flex_attention" else BATCHING
+
+
+def _way(mixer: Any, entry: Mixer | None, way: str, native: bool) -> tuple[str, str]:
     """How a mixer will keep documents apart, as things stand, and why not natively."""
+    if entry is None:
+        return way, ""
     if entry.attention:
-        return (MASK, "") if way == MASK and released(entry.masked_since) else (BATCHING, "")
+        return BATCHING, ""
     why = gap(mixer, entry) if native else "isolate(native=False)"
     return (BATCHING, why) if why else (NATIVE, "")
 

@@ -122,13 +122,13 @@ def probe(
 
 
 def _measure(model: Any, documents: Sequence[Any], arguments: str, seed: int, training: bool) -> LeakReport:
-    embeddings = model.get_input_embeddings().weight
-    ordinary = _ordinary(model, embeddings.shape[0])
+    table = embeddings(model)
+    ordinary = _ordinary(model, table.shape[0])
     generator = torch.Generator().manual_seed(seed)
-    first = [_document(each, ordinary, generator).to(embeddings.device) for each in documents]
+    first = [_document(each, ordinary, generator).to(table.device) for each in documents]
     other = [_replaced(each, ordinary, generator) for each in first]
     lengths = [len(document) for document in first]
-    told = Boundaries.from_seq_lens(lengths, device=embeddings.device).model_kwargs()
+    told = Boundaries.from_seq_lens(lengths, device=table.device).model_kwargs()
     if arguments == "positions":
         told = {"position_ids": told["position_ids"]}
     kwargs, silent = _taken(model, told), _taken(model, {})
@@ -163,6 +163,14 @@ def _measure(model: Any, documents: Sequence[Any], arguments: str, seed: int, tr
         model=type(model).__name__,
         ways=_ways(model),
     )
+
+
+def embeddings(model: Any) -> torch.Tensor:
+    """The table of a model's input embeddings (V, H); of the first stream of tokens, where there are several."""
+    found = model.get_input_embeddings()
+    first: Any = found[0] if isinstance(found, torch.nn.ModuleList) else found
+    table: torch.Tensor = first.weight
+    return table
 
 
 def _ways(model: Any) -> dict[str, str]:
@@ -245,11 +253,14 @@ def _gradients(model: Any, run: Any) -> dict[str, torch.Tensor]:
 
 def _worst_parameter(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> Measured:
     """Norm of the difference relative to the norm of the reference, which counts as at least 1e-2 of the whole: a
-    parameter whose gradient is nearly 0 is noise."""
+    parameter whose gradient is nearly 0 is noise. A parameter in half precision among others in float32 (the activation of
+    Apertus in 4.57) counts for as much less as its noise is larger."""
     whole = float(torch.stack([gradient.float().norm() for gradient in expected.values()]).norm()) or 1.0
     errors = {}
+    least = min(NOISE.get(gradient.dtype, NOISE[torch.bfloat16]) for gradient in expected.values())
     for name, like in {**found, **expected}.items():
         ours, theirs = (each.get(name, torch.zeros_like(like)).float() for each in (found, expected))
         errors[name] = _largest([float((ours - theirs).norm()) / max(float(theirs.norm()), 1e-2 * whole)])
+        errors[name] *= least / NOISE.get(like.dtype, least)
     worst = max(errors, key=lambda name: errors[name])
     return Measured(errors[worst], parameter=worst)

@@ -1,7 +1,7 @@
 """Which token mixers are known, what of a mixer's call counts per token, and by which kernels may it keep documents apart?
 
 One line per mixer class. A mixer is any module that carries something along the row: a recurrence, a convolution, a token
-shift, and attention where the family's masks cannot be relied on.
+shift, and attention that does not go through transformers' registry.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Mixer:
     ``chunk``: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
     tokens need no chunk of 64. ``chunks``: the attribute that holds it, where that is how. ``stale``: the attribute in
     which it keeps a state from call to call. ``causal_since``: the release before which its torch code lets a chunk see
-    those behind it, so that padding behind a document would change it. ``masked_since``: for attention, the transformers
-    release from which the family's masks keep documents apart. ``kernels``: what the mixer calls its kernels, by the name
-    of the kernel; ``native``: the releases in which its forward hands boundaries on to them, patches in force.
-    ``closed``: why it does not, elsewhere.
+    those behind it, so that padding behind a document would change it. ``dispatched_since``: for attention, the transformers
+    release from which it goes through the registry (patchwork.packing.attention), and is no mixer. ``kernels``: what the mixer
+    calls its kernels, by the name of the kernel; ``native``: the releases in which its forward hands boundaries on to them,
+    patches in force. ``closed``: why it does not, elsewhere.
     """
 
     name: str
@@ -45,15 +45,15 @@ class Mixer:
     chunks: str = ""
     stale: str = ""
     causal_since: str = "0"
-    masked_since: str = NEVER
+    dispatched_since: str = NEVER
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     native: str = ""
     closed: str = "its kernels take no boundaries"
 
     @property
     def attention(self) -> bool:
-        """Whether it is attention, kept apart by a mask where that can be relied on."""
-        return bool(self.masks) or self.masked_since != NEVER
+        """Whether it is attention."""
+        return bool(self.masks) or self.dispatched_since != NEVER
 
 
 _CONV = ("causal_conv1d_fn", ("causal_conv1d_fn",))
@@ -87,7 +87,8 @@ def _conv(name: str, family: str, native: str, per_token: tuple[str, ...] = (), 
 
 
 def _attention(name: str, family: str, since: str, *per_token: str, results: tuple[int, ...] = (0,)) -> Mixer:
-    return Mixer(name, (family,), per_token=per_token, masks=("attention_mask",), results=results, masked_since=since, closed="")
+    masks = ("attention_mask",)
+    return Mixer(name, (family,), per_token=per_token, masks=masks, results=results, dispatched_since=since, closed="")
 
 
 _ROTARY = "position_embeddings"
@@ -141,24 +142,9 @@ MIXERS = (
     Mixer("RwkvSelfAttention", ("rwkv",), hidden="hidden", results=(0,), closed="its kernel takes no boundaries"),
     Mixer("RwkvFeedForward", ("rwkv",), hidden="hidden", results=(0,), closed="a token shift of torch"),
     Mixer("xLSTMLayer", ("xlstm",), hidden="x", results=(0,), closed="its kernels take no boundaries"),
-    # Attention. Masks know positions from the release that is named; under flash attention it runs on documents too.
-    _attention("OlmoHybridAttention", "olmo_hybrid", "0", _ROTARY),
-    _attention("LaraMiniAttention", "lara_mini", "0", _ROTARY),
-    _attention("KimiLinearAttention", "kimi_linear", "0"),
-    _attention("BailingHybridAttention", "bailing_hybrid", "0", _ROTARY),
-    _attention("BambaAttention", "bamba", "5.2", _ROTARY),
+    # Attention that does not go through transformers' registry, or not until the release that is named.
     _attention("JambaAttention", "jamba", "5.0"),
-    _attention("ZambaAttention", "zamba", "5.2"),
-    _attention("Zamba2Attention", "zamba2", "5.2", _ROTARY),
-    _attention("FalconH1Attention", "falcon_h1", "5.2", _ROTARY),
-    _attention("NemotronHAttention", "nemotron_h", "0"),
-    _attention("GraniteMoeHybridAttention", "granitemoehybrid", NEVER, _ROTARY),
-    _attention("MiniMaxAttention", "minimax", "0", _ROTARY),
-    _attention("Lfm2Attention", "lfm2", "0", _ROTARY),
-    _attention("Lfm2MoeAttention", "lfm2_moe", "0", _ROTARY),
-    _attention("Lfm3Attention", "lfm3", "0", _ROTARY),
-    _attention("RecurrentGemmaAttention", "recurrent_gemma", "5.4", "position_ids"),
-    Mixer("RecurrentGemmaSdpaAttention", ("recurrent_gemma",), per_token=("position_ids",), masks=("attention_mask",), closed=""),
+    _attention("RecurrentGemmaSdpaAttention", "recurrent_gemma", NEVER, "position_ids", results=()),
     # Its scale depends on how far into the row a token is, whatever its position.
     _attention("InklingAttention", "inkling", NEVER),
     # It looks for what to attend to by itself, in the whole row.
@@ -176,7 +162,7 @@ def mixer_of(kind: type) -> Mixer | None:
     """The entry of a mixer class, else None."""
     for mixer in MIXERS:
         if any(defines(kind, family, mixer.name) for family in mixer.families):
-            return mixer
+            return None if released(mixer.dispatched_since) else mixer
     return None
 
 

@@ -1,4 +1,4 @@
-"""How does a mixer run in a packed call: by its masks, by its kernels, or on the documents side by side?"""
+"""How does a mixer run in a packed call: by its kernels, or on the documents side by side?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patchwork.packing.arguments import CACHES
 from patchwork.packing.batching import chunk_length, side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import released, written
-from patchwork.packing.flags import FLAG, Forward, masked, tagged
+from patchwork.packing.flags import FLAG, Forward, tagged
 from patchwork.packing.handshake import confirm
 from patchwork.packing.kernels import arguments_for, closed_here, gap, resets
 from patchwork.packing.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
@@ -28,7 +28,6 @@ def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
     call = _Call(entry, tuple(parameters)[1:], _required(parameters, entry))
     told, unchunked = takes_chunk(entry, original), replace(call, entry=replace(entry, chunk=""))
     states, closed = resets(entry), closed_here(entry)
-    right_masks = entry.attention and released(entry.masked_since)
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,8 +43,6 @@ def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
         if scope.extent != LAYER:
             raise IsolationError(f"{owner.__name__} was called in a packed call outside of an isolated layer")
         scope.reached += 1
-        if right_masks and masked(self):
-            return original(self, *args, **kwargs)
         if states and flag.native and not (closed or gap(self, entry, scope.boundaries)):
             return _native(self, original, call, call.bound(args, kwargs), scope.boundaries)
         scope.reached += flag.mixers

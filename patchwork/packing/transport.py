@@ -9,6 +9,7 @@ are never read from a module. From a layer's forward to its mixers they go by a 
     layer.__call__     puts them into the call, outside of checkpointing
     layer.forward      takes them out, inside of it
     mixer.forward      hands them to its kernels, or runs on the documents side by side
+    attention          does so behind transformers' registries: patchwork.packing.attention
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import torch
 
 from patchwork.packing.ambient import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
 from patchwork.packing.arguments import BOUNDARIES, CACHES
+from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
-from patchwork.packing.flags import FLAG, KEYWORD, Flag, Forward, masked, tagged
+from patchwork.packing.flags import FLAG, KEYWORD, Flag, Forward, flash, implementation_of, tagged
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.resolution import describes_nothing, resolve
@@ -37,6 +39,9 @@ def install(flag: Flag) -> None:
     """Puts the wrapper of a role on a class, once."""
     owner: Any = flag.owner
     role = flag.role
+    if role == "attention":
+        open_doors(owner)
+        return
     if role == "layer" and not _checkpointing(owner):
         if not isinstance(vars(owner).get("__call__"), _Carrying):
             owner.__call__ = _Carrying(owner.__call__)
@@ -175,10 +180,10 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             # releases refuse descriptions of documents where they have no kernel for them.
             dropped = BOUNDARIES if family.recurrent else ()
             return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
-        _refuse_what_cannot_be(owner, family, self)
+        _refuse_what_cannot_be(owner, family, self, arguments)
         _carry_through_wrappers(self)
-        _prepare(arguments, heard, boundaries, family, masked(self), names, open_ended)
-        scope = Scope(boundaries, BACKBONE)
+        _prepare(arguments, heard, boundaries, family, names, open_ended)
+        scope = Scope(boundaries, BACKBONE, row_masks=family.row_masks)
         with within(scope), telling(None):
             output = original(self, **arguments)
         if scope.reached < flag.mixers:
@@ -227,7 +232,14 @@ def _made_by_the_head(mask: Any, told: Mapping[str, Any]) -> bool:
 _DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask")
 
 
-def _refuse_what_cannot_be(owner: type, family: Family, backbone: Any) -> None:
+def _refuse_what_cannot_be(owner: type, family: Family, backbone: Any, arguments: dict[str, Any]) -> None:
+    config = getattr(backbone, "config", None)
+    asked = arguments.get("output_attentions")
+    if asked or (asked is None and getattr(config, "output_attentions", False)):
+        raise IsolationError(
+            f"{owner.__name__} was asked for attention weights in a packed call, where attention runs on documents side by "
+            "side: call without output_attentions"
+        )
     if not family.recurrent:
         return
     if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
@@ -235,10 +247,10 @@ def _refuse_what_cannot_be(owner: type, family: Family, backbone: Any) -> None:
             f"a packed row reached {owner.__name__}, which has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps "
             "those on padded batches: train it with packing=False, or unset the variable"
         )
-    if not family.flash and not masked(backbone):
+    if not family.flash and flash(implementation_of(backbone)):
         raise IsolationError(
             f"a packed row reached {owner.__name__} with attn_implementation="
-            f"{backbone.config._attn_implementation!r}, whose calls do not say where documents begin: use 'sdpa'"
+            f"{implementation_of(backbone)!r}, whose calls do not say where documents begin: use 'sdpa'"
         )
 
 
@@ -255,11 +267,10 @@ def _prepare(
     heard: dict[str, Any],
     boundaries: Boundaries,
     family: Family,
-    masked: bool,
     names: list[str],
     open_ended: bool,
 ) -> None:
-    """Turns the arguments of a packed call into those that keep attention apart. What the caller gave stays."""
+    """Turns the arguments of a packed call into those of a row without padding and cache, whose positions restart."""
     for name in ("attention_mask", *CACHES):
         arguments.pop(name, None)
     if "use_cache" in names or open_ended:
@@ -268,10 +279,6 @@ def _prepare(
         arguments["position_ids"] = _positions(heard.get("position_ids"), boundaries, family)
     else:
         arguments.pop("position_ids", None)
-    if not masked and open_ended:
-        for name, value in boundaries.model_kwargs().items():
-            if name not in ("seq_idx", "position_ids") and arguments.get(name) is None:
-                arguments[name] = value
     if not open_ended:
         for name in [name for name in arguments if name in BOUNDARIES and name not in names]:
             del arguments[name]

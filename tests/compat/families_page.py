@@ -16,7 +16,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 
 from patchwork.packing.families import FAMILIES
-from patchwork.packing.mixers import MIXERS, NEVER, Mixer
+from patchwork.packing.mixers import MIXERS, Mixer
 from patchwork.releases import wheels
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,6 @@ KINDS = {
     "xLSTM": ("xlstm",),
 }
 UNMASKED = ("Glm5NextTextAttention",)  # attention that asks for no mask, so it is listed as a mixer like the recurrent ones
-WAYS = {"attention mask": "mask", "document batching": "side by side"}
 BEGIN = """\
 # Recurrent families
 
@@ -57,8 +56,9 @@ MEANING = """\
   where kernels are not all installed, cannot be told of documents, or cannot be watched.
 * **native with kernels**: the releases in which that mixer is called once for the row and hands the boundaries on to its
   kernels, source patches of `patchwork.apply()` in force.
-* **attention**: how it is kept apart under sdpa, eager and flex attention. With flash attention: side by side, or by varlen
-  arguments; *no flash*: packed rows are refused.
+* **attention**: *registry*: it looks its function up in transformers' registry, and so runs on documents side by side under
+  sdpa and eager, with documents in its block mask under flex attention, with varlen arguments under flash attention. *as a
+  mixer*: it runs on documents side by side, like the mixers. *no flash*: packed rows are refused under flash attention.
 """
 UPSTREAM = """\
 ## What upstream itself cannot run
@@ -183,25 +183,16 @@ def _stock(values: list[float | str]) -> str:
 
 
 def _attention(name: str, measured: list[dict[str, Any]]) -> str:
-    """By the release from which the masks are relied on, where one class is listed; else as it was measured."""
-    listed = [mixer for mixer in MIXERS if name in mixer.families and (mixer.attention or mixer.name in UNMASKED)]
-    if len(listed) == 1:
-        said = _since(listed[0])
-    else:
-        classes = {mixer.name for mixer in listed}
-        ways: dict[str, list[str]] = {}
-        for line in measured:
-            for kind, part in line["ways"].items():
-                if kind in classes or part["role"] == "attention":
-                    ways.setdefault(WAYS[part["way"]], []).append(line["release"])
-        said = ", ".join(ways if len(ways) < 2 else (f"{way} ({', '.join(on)})" for way, on in ways.items()))
+    """Through what attention is kept apart, as it was measured."""
+    own = {mixer.name for mixer in MIXERS if name in mixer.families and (mixer.attention or mixer.name in UNMASKED)}
+    ways: dict[str, list[str]] = {}
+    for line in measured:
+        for kind, part in line["ways"].items():
+            if part["role"] == "attention" or kind in own:
+                on = ways.setdefault("as a mixer" if kind in own else "registry", [])
+                on += [line["release"]] * (line["release"] not in on)
+    said = ", ".join(ways if len(ways) < 2 else (f"{way} ({', '.join(on)})" for way, on in ways.items()))
     return f"{said}, no flash" if said and not RECURRENT[name].flash else said or "none"
-
-
-def _since(mixer: Mixer) -> str:
-    if mixer.masked_since == NEVER:
-        return "side by side"
-    return "mask" if mixer.masked_since == "0" else f"side by side, from {mixer.masked_since} mask"
 
 
 def _closed() -> str:

@@ -114,15 +114,11 @@ def measured(model: torch.nn.Module, name: str) -> dict[str, float]:
 
 
 def ways(model: torch.nn.Module) -> dict[str, dict[str, str]]:
-    """How the modules of an isolated model keep documents apart, by kind; also attention that is left to the masks."""
+    """How the modules of an isolated model keep documents apart, by kind."""
     found: dict[str, dict[str, str]] = {}
     for part in validate(model):
         if part.role != "layer":
             found[part.kind] = {"role": part.role, "way": part.way, "why": part.why}
-        if part.role == "backbone":
-            for module in model.get_submodule(part.module).modules():
-                if (kind := type(module).__name__).endswith("Attention"):
-                    found[kind] = {"role": "attention", "way": part.way, "why": ""}
     return found
 
 

@@ -48,7 +48,7 @@ def test_the_switch_is_read_at_each_call(model, monkeypatch):
 def test_refusals_have_reasons(tmp_path):
     refused = {
         "encoder-decoder": transformers.T5Config(),
-        "gpt2": transformers.GPT2Config(),
+        "gpt_neo": transformers.GPTNeoConfig(),
         "bloom": transformers.BloomConfig(),
     }
     for reason, asked in refused.items():

@@ -85,8 +85,8 @@ def test_a_fault_of_training_mode_alone_is_found(monkeypatch):
 
 
 def test_refusals_pass_through(monkeypatch):
-    with pytest.raises(PackingRefused, match="no text backbone of a known family in GPT2LMHeadModel"):
-        probe("gpt2")
+    with pytest.raises(PackingRefused, match=r"attention of GPTNeoForCausalLM .GPTNeo.* does not go through"):
+        probe("gpt_neo")
     assert not probe("gpt_oss", stock=True).passed, "its attention leaks"
     monkeypatch.setenv("PATCHWORK_HYBRID_PACKING", "0")
     with pytest.raises(PackingRefused, match="PATCHWORK_HYBRID_PACKING=0"):
@@ -144,9 +144,9 @@ def test_the_command_measures_the_weights_of_a_folder(run, folder):
 
 
 def test_a_refusal_is_told_in_a_line(run):
-    code, out, err = run("gpt2")
+    code, out, err = run("gpt_neo")
     assert code == 1
-    assert "refused: packing is refused for GPT2LMHeadModel" in out
+    assert "refused: packing is refused for GPTNeoForCausalLM" in out
     assert "Traceback" not in out + err
 
 

@@ -62,16 +62,16 @@ def test_an_unlisted_recurrent_module_is_refused_by_name():
         isolate(model)
 
 
-def gpt2():
-    config = transformers.GPT2Config(
-        n_layer=1, n_head=2, n_embd=32, vocab_size=tiny.VOCABULARY, bos_token_id=1, eos_token_id=2, pad_token_id=0
-    )
-    return transformers.GPT2LMHeadModel(config).eval()
+def gpt_neo():
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_size": 32, "attention_types": [[["global"], 1]]}
+    ids = {"vocab_size": tiny.VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.GPTNeoConfig(**sizes, **ids)
+    return transformers.GPTNeoForCausalLM(config).eval()
 
 
 def test_an_unknown_family_is_refused_and_guarded():
-    model = gpt2()
-    with pytest.raises(IsolationError, match="no text backbone of a known family in GPT2LMHeadModel"):
+    model = gpt_neo()
+    with pytest.raises(IsolationError, match=r"attention of GPTNeoForCausalLM .GPTNeo.* does not go through"):
         isolate(model)
     row, positions = CASE.tokens, CASE.boundaries.position_ids
     plain = model(input_ids=row).logits
@@ -79,7 +79,7 @@ def test_an_unknown_family_is_refused_and_guarded():
         adopt(module)
     assert torch.equal(model(input_ids=row).logits, plain)
     assert torch.equal(model(input_ids=row, position_ids=torch.arange(21)[None]).logits, plain)
-    with pytest.raises(IsolationError, match=r"3 documents reached GPT2.*is of no family"):
+    with pytest.raises(IsolationError, match=r"3 documents reached GPTNeo.*does not go through"):
         model(input_ids=row, position_ids=positions)
     assert model.generate(row, max_new_tokens=2).shape == (1, 23)
     restore(model)
@@ -116,16 +116,14 @@ def test_malformed_boundaries_are_no_way_past_a_guard(arguments, message):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_prepared_mask_is_no_way_past_a_guard(form):
-    model = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(n_layer=1, n_head=2, n_embd=32, vocab_size=tiny.VOCABULARY, attn_pdrop=0.0)
-    )
+    model = gpt_neo()
     adopt(model)
     prepared = torch.ones(1, 1, 21, 21).tril()
     arguments = CASE.form(form)
     if form == "positions":
         model(input_ids=CASE.tokens, attention_mask=prepared, **arguments)
         return
-    with pytest.raises(IsolationError, match="3 documents reached GPT2LMHeadModel"):
+    with pytest.raises(IsolationError, match="3 documents reached GPTNeoForCausalLM"):
         model(input_ids=CASE.tokens, attention_mask=prepared, **arguments)
 
 
@@ -164,13 +162,13 @@ def test_a_cache_in_use_is_left_alone():
 
 @functools.cache
 def guarded():
-    model = gpt2()
+    model = gpt_neo()
     for module in (model.transformer, model):
         adopt(module)
     return model
 
 
-MODELS = {FIRST: lambda: isolated(FIRST), "llama": lambda: isolated("llama"), "gpt2": guarded}
+MODELS = {FIRST: lambda: isolated(FIRST), "llama": lambda: isolated("llama"), "gpt_neo": guarded}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -366,7 +364,7 @@ def test_isolating_again_after_surgery():
 def test_a_layer_that_was_skipped_is_noticed():
     model = copy.deepcopy(isolated(FIRST))
     a_skipped_layer(model.model.layers)
-    with pytest.raises(IsolationError, match="3 token mixers, 2 were reached"):
+    with pytest.raises(IsolationError, match="4 token mixers, 3 were reached"):
         logits(model, CASE.tokens, **CASE.form())
     logits(model, CASE.tokens)
 

@@ -75,7 +75,7 @@ def test_isolating_twice_and_restoring():
     assert type(model.model.layers[0]).__call__ is call
     ways = {part.role: part.way for part in first}
     assert ways["mixer"] == "document batching"
-    assert ways["backbone"] == "attention mask"
+    assert ways["backbone"] == ways["attention"] == "document batching"
     assert sum(part.role == "mixer" for part in first) == 3
     restore(model)
     assert torch.equal(logits(model, CASE.tokens, **CASE.form()), logits(stock(FIRST), CASE.tokens, **CASE.form()))
@@ -161,11 +161,11 @@ def test_compiled():
     torch._dynamo.reset()
 
 
-def gpt2():
-    config = transformers.GPT2Config(
-        n_layer=1, n_head=2, n_embd=32, vocab_size=tiny.VOCABULARY, bos_token_id=1, eos_token_id=2, pad_token_id=0
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
+def gpt_neo():
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_size": 32, "attention_types": [[["global"], 1]]}
+    ids = {"vocab_size": tiny.VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.GPTNeoConfig(**sizes, **ids)
+    model = transformers.GPTNeoForCausalLM(config).eval()
     guarded = copy.deepcopy(model)
     for module in (guarded.transformer, guarded):
         adopt(module)
@@ -173,9 +173,9 @@ def gpt2():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", DENSE])
+@pytest.mark.parametrize("name", ["gpt_neo", DENSE])
 def test_an_ordinary_call_compiles_into_one_graph(name):
-    plain, ours = gpt2() if name == "gpt2" else (stock(name), copy.deepcopy(isolated(name)))
+    plain, ours = gpt_neo() if name == "gpt_neo" else (stock(name), copy.deepcopy(isolated(name)))
     row = tiny.documents([12])[0]
     torch._dynamo.reset()
     with torch.no_grad():
@@ -190,7 +190,7 @@ def test_an_ordinary_call_compiles_into_one_graph(name):
             assert_close(found, expected)
         with_positions = torch.compile(ours, backend="eager")
         torch.testing.assert_close(logits(with_positions, row, position_ids=torch.arange(12)[None]), expected)
-        if name == "gpt2":
+        if name == "gpt_neo":
             with pytest.raises(IsolationError, match="3 documents"):
                 logits(with_positions, CASE.tokens, **CASE.form())
     torch._dynamo.reset()
@@ -199,7 +199,7 @@ def test_an_ordinary_call_compiles_into_one_graph(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_guarded_model_is_exported(strict):
-    plain, guarded = gpt2()
+    plain, guarded = gpt_neo()
     row = tiny.documents([12])[0]
     arguments = {"input_ids": row, "position_ids": torch.arange(12)[None], "use_cache": False}
     torch.export.export(plain, (), arguments, strict=strict)
@@ -212,7 +212,7 @@ def test_a_guarded_model_is_exported(strict):
 def test_a_run_on_shapes_alone_is_ordinary():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    plain, guarded = gpt2()
+    plain, guarded = gpt_neo()
     for model in (plain, guarded):
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             arguments = {"position_ids": mode.from_tensor(CASE.boundaries.position_ids)}
