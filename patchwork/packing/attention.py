@@ -158,7 +158,7 @@ def _attends(implementation: str, function: Function) -> Function:
             return call(query, key, value, attention_mask, *args, **kwargs)
         if torch.compiler.is_compiling():
             return call(query, key, value, _dense(attention_mask, boundaries, query.dtype), *args, **kwargs)
-        causal = implementation != _EAGER and _causal(module, kwargs)
+        causal = implementation == "sdpa" and _causal(module, kwargs)  # of other functions that is not known
         return _by_document(call, boundaries, (query, key, value), attention_mask, causal, args, kwargs)
 
     return attention
@@ -235,13 +235,18 @@ def _masks(implementation: str, function: Function) -> Function:
             raise IsolationError(
                 "a mask of chunks is combined with one that depends on the row (images?), which packed documents cannot have"
             )
-        if implementation == _FLEX or scope.row_masks or torch.compiler.is_compiling():
-            kwargs.update(mask_function=_documents_in(pattern, boundaries, of_places), allow_is_causal_skip=False)
-            mask = function(**kwargs)
-            if implementation == _FLEX:
-                mask.patchwork_boundaries = boundaries
+        with_documents = {**kwargs, "mask_function": _documents_in(pattern, boundaries, of_places), "allow_is_causal_skip": False}
+        if implementation == _FLEX:
+            mask = function(**with_documents)
+            mask.patchwork_boundaries = boundaries
             return mask
-        return function(**({**kwargs, **_of_one(boundaries, kwargs)} if of_places else kwargs))
+        if scope.row_masks or torch.compiler.is_compiling():
+            return function(**with_documents)
+        if not of_places:
+            return function(**kwargs)
+        mask = function(**{**kwargs, **_of_one(boundaries, kwargs)})
+        # A document that fills a row of its own has a mask of the same shape as the row.
+        return mask if mask is None or boundaries.max_seqlen < boundaries.row_length else function(**with_documents)
 
     return made
 

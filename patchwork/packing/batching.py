@@ -238,7 +238,7 @@ def _squares(name: str, mask: Any, whole: Plan, batch: int, row_length: int) -> 
     shape = tuple(getattr(mask, "shape", ()))
     longest = max(length for _, length in whole.shapes)
     if len(shape) == 4 and shape[0] == 1 and shape[2:] == (longest, longest) and longest < row_length:
-        return [mask[:, :, :length, :length] for _, length in whole.shapes]
+        return [mask[:, :, :length, :length].expand(documents, -1, -1, -1) for documents, length in whole.shapes]
     if len(shape) != 4 or shape[2:] != (row_length, row_length) or shape[0] not in (1, batch):
         raise IsolationError(
             f"{name} is a {type(mask).__name__} of shape {shape}, expected ({batch}, heads or 1, {row_length}, {row_length}): "

@@ -190,7 +190,7 @@ class Boundaries:
         """Documents in all rows, padding left out."""
         return sum(map(len, self.rows))
 
-    @property
+    @cached_property
     def packed(self) -> bool:
         """Whether some row holds more than one document."""
         return any(len(row) > 1 for row in self.rows)

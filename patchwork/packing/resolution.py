@@ -92,6 +92,8 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries 
             f"packed rows came with a cache ({cache.name}), as generate() passes one: it would stay empty, and decoding would "
             "go on without context; call without past_key_values and with use_cache=False, or generate from padded rows"
         )
+    if found is not None:  # read here, where nothing is traced: compiled code then knows tensors, not the lengths of one row
+        _ = found.packed, found.seq_idx, found.position_ids
     return found
 
 

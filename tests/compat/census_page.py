@@ -27,9 +27,9 @@ page: it installs each release, without kernels, and runs there
     patchwork probe --all --json --jobs 2
 
 What runs is a tiny model of the type's default config, on the CPU, under sdpa where it can: documents of 7, 5 and 9 tokens,
-alone and in one row with restarting `position_ids`. Outputs, gradients of all parameters and the effect of each document on
-the others are compared; the limit of all errors is 1e-4. The same command measures the transformers that you have
-(`--only TYPES`: some of them), and `patchwork probe MODEL` your own model.
+and of 13, 1, 22, 2 and 15, alone and in one row with restarting `position_ids`. Outputs, gradients of all parameters and
+the effect of each document on the others are compared; the limit of all errors is 1e-4. The same command measures the
+transformers that you have (`--only TYPES`: some of them), and `patchwork probe MODEL` your own model.
 """
 CELLS = """\
 ## Types

@@ -31,7 +31,7 @@ from alone import (
     stock,
 )
 
-from patchwork.packing import IsolationError, isolate
+from patchwork.packing import IsolationError
 
 CASE = Case()
 TWO_ROWS = Case(rows=((7, 5, 9), (13, 8)))
@@ -259,33 +259,3 @@ def test_multimodal_positions_without_lengths():
     assert torch.equal(
         logits(model, CASE.tokens, position_ids=image), logits(stock("qwen3_5_vlm"), CASE.tokens, position_ids=image)
     )
-
-
-# ---- attention only ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(tiny.ATTENTION))
-def test_families_of_attention_only(name):
-    from patchwork.packing.families import family_of
-
-    attention = "eager" if name == "gemma2" else "sdpa"
-    plain = stock(name, attention)
-    if family_of(type(plain.model)) is None:
-        with pytest.raises(IsolationError, match="no text backbone of a known family"):
-            isolate(copy.deepcopy(plain))
-        return
-    model = isolated(name, attention)
-    for case in (Case(name, attention=attention), Case(name, TWO_ROWS.rows, attention)):
-        assert_alone(model, case, **case.form())
-        assert_alone(model, case, **case.form(), attention_mask=torch.ones_like(case.tokens))
-        assert_alone(model, case, **case.form("cumulative"))
-    batch = TWO_ROWS.tokens
-    mask = torch.ones_like(batch)
-    mask[1, :5] = 0
-    assert torch.equal(logits(model, batch, attention_mask=mask), logits(plain, batch, attention_mask=mask))
-
-
-def test_every_family_of_attention_only_is_tested():
-    from patchwork.packing.families import FAMILIES
-
-    assert {family.name for family in FAMILIES if not family.recurrent} == set(tiny.ATTENTION)

@@ -9,6 +9,10 @@ from typing import Any
 import families
 import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from patchwork.packing.shrink import shrink, tiny_model
+from patchwork.packing.sources import config_of
 
 VOCABULARY = 97
 TEXT = {
@@ -56,25 +60,7 @@ RECURRENT = {
     "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeTextConfig", {**TEXT, **LINEAR, **EXPERTS}),
     "qwen3_5_vlm": ("Qwen3_5ForConditionalGeneration", "Qwen3_5Config", {**TEXT, **LINEAR}),
 }
-ATTENTION = {
-    "cohere": "Cohere",
-    "gemma": "Gemma",
-    "gemma2": "Gemma2",
-    "glm4": "Glm4",
-    "granite": "Granite",
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "mixtral": "Mixtral",
-    "olmo": "Olmo",
-    "olmo2": "Olmo2",
-    "phi3": "Phi3",
-    "qwen2": "Qwen2",
-    "qwen2_moe": "Qwen2Moe",
-    "qwen3": "Qwen3",
-    "qwen3_moe": "Qwen3Moe",
-    "smollm3": "SmolLM3",
-    "starcoder2": "Starcoder2",
-}
+ATTENTION = {"llama": "Llama", "qwen2_moe": "Qwen2Moe", "qwen3": "Qwen3"}
 
 
 def recurrent_names() -> list[str]:
@@ -83,8 +69,13 @@ def recurrent_names() -> list[str]:
 
 
 def build(name: str, attention: str = "sdpa", seed: int = 0, **changes: Any) -> torch.nn.Module:
-    """A tiny model in training mode, float32, weights of standard deviation 0.1 so that a leak shows."""
+    """A tiny model in training mode, float32, weights of standard deviation 0.1 so that a leak shows.
+
+    Names that are in no table are model types: the family's own default config, shrunk, windows and chunks of 4 tokens.
+    """
     torch.manual_seed(seed)
+    if name not in (*RECURRENT, *ATTENTION, *families.names()):
+        return _of_type(name, attention)
     if name not in RECURRENT and name in families.names():
         return families.build(name, attention)
     if name in RECURRENT:
@@ -92,8 +83,6 @@ def build(name: str, attention: str = "sdpa", seed: int = 0, **changes: Any) -> 
     else:
         stem = ATTENTION[name]
         model_name, config_name, settings = f"{stem}ForCausalLM", f"{stem}Config", {**TEXT, **EXPERTS}
-        if name == "mixtral":
-            settings = {**TEXT, "num_local_experts": 4, "num_experts_per_tok": 2}
     settings = {**copy.deepcopy(settings), **changes}
     if name == "qwen3_5_vlm":
         ids = {f"{kind}_token_id": VOCABULARY - 4 + at for at, kind in enumerate(("vision_start", "image", "video"))}
@@ -108,6 +97,18 @@ def build(name: str, attention: str = "sdpa", seed: int = 0, **changes: Any) -> 
                 parameter.normal_(0.0, 0.1)
     # Dropout and the like would make two runs differ.
     return model.train()
+
+
+def _of_type(name: str, attention: str) -> torch.nn.Module:
+    model = tiny_model(shrink(config_of(name)))
+    if attention != "sdpa":  # tiny_model's choice, where the family has it
+        model.config._attn_implementation = attention
+    return model.train()
+
+
+def has(name: str) -> bool:
+    """Whether the installed transformers has a test model of this name."""
+    return name in ATTENTION or name in CONFIG_MAPPING
 
 
 def documents(lengths: Sequence[int], seed: int = 1) -> list[torch.Tensor]:
