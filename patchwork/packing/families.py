@@ -106,13 +106,13 @@ _DISPATCHED_SINCE = {
     "stablelm": "5.0",
 }
 _DISPATCHED_ALWAYS = """
-    afmoe apertus apertus1p5 arcee aria axk1 beam biogpt bitnet cohere cohere2 cohere2_moe cohere_compass cwm deepseek_v2
+    afmoe apertus apertus1p5 arcee aria axk1 beam biogpt bitnet cohere cohere2 cohere2_moe cohere_compass csm cwm deepseek_v2
     deepseek_v3 dory dots1 emu3 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma gemma2 gemma3 gemma3n gemma4
     gemma4_unified glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe
     granitemoe_swa granitemoeshared helium hrm_text hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 kolibri1 laguna
     llama llama4 longcat_flash mellum mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl ministral ministral3 mistral mixtral
-    mllama modernbert_decoder nanochat olmo olmo2 olmo3 opt persimmon phi phi3 qwen2 qwen3 qwen3_moe seed_oss smollm3
-    solar_open starcoder2 vaultgemma youtu
+    mllama modernbert_decoder nanochat olmo olmo2 olmo3 opt persimmon phi phi3 qwen2 qwen2_5_vl qwen2_vl qwen3 qwen3_moe
+    qwen3_vl qwen3_vl_moe seed_oss smollm3 solar_open starcoder2 vaultgemma youtu
 """
 ATTENTION_ONLY = {**dict.fromkeys(_DISPATCHED_ALWAYS.split(), "0"), **_DISPATCHED_SINCE}
 

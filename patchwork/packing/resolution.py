@@ -105,9 +105,9 @@ class _Tokens:
 
 
 def _tokens(arguments: Mapping[str, Any]) -> _Tokens | None:
-    for name, dimensions in (("input_ids", 2), ("inputs_embeds", 3)):
+    for name, dimensions in (("input_ids", (2, 3)), ("inputs_embeds", (3,))):  # three: several streams of tokens (B, S, streams)
         value = arguments.get(name)
-        if isinstance(value, torch.Tensor) and value.ndim == dimensions:
+        if isinstance(value, torch.Tensor) and value.ndim in dimensions:
             return _Tokens(value.shape[0], value.shape[1], value.device)
     return None
 
