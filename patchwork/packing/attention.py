@@ -167,7 +167,7 @@ def _attends(implementation: str, function: Function) -> Function:
 def _check(kind: str, implementation: str, kwargs: dict[str, Any]) -> None:
     known = (*_PER_HEAD, *_SQUARES, *_DROPPED, *(_CHOSEN if implementation in ("sdpa", _EAGER) else ()))
     for name, argument in kwargs.items():
-        if isinstance(argument, torch.Tensor) and name not in known:
+        if isinstance(argument, torch.Tensor) and argument.ndim and name not in known:  # not a count, as trainers hand on
             raise IsolationError(
                 f"{kind} attends in a packed call with {name} {tuple(argument.shape)}, which may choose tokens of the whole row: "
                 "documents cannot be kept apart in it; train it on padded batches (packing=False)"

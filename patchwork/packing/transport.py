@@ -226,6 +226,9 @@ def _heard(arguments: dict[str, Any]) -> dict[str, Any]:
 def _made_by_the_head(mask: Any, told: Mapping[str, Any]) -> bool:
     """Whether a prepared mask is of the model's own making, from text alone: of images it says more than positions do."""
     beside_text = any(name.startswith(("pixel_", "image", "video", "audio")) and told[name] is not None for name in told)
+    # Types of tokens mark images that are embedded already, or a prefix that is seen in both directions.
+    types = [value for name, value in told.items() if name.endswith("token_type_ids") and isinstance(value, torch.Tensor)]
+    beside_text = beside_text or any(bool(value.any()) for value in types)
     return not _plain(mask) and _plain(told.get("attention_mask")) and not beside_text
 
 

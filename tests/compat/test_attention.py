@@ -552,3 +552,29 @@ def test_several_streams_of_tokens():
     alone = torch.cat([plain(input_ids=part).last_hidden_state for part in ids.split([7, 5, 9], 1)], 1)
     assert (model(**packed).last_hidden_state - alone).abs().max() < 1e-5
     assert (plain(**packed).last_hidden_state - alone).abs().max() > 0.1
+
+
+@pytest.mark.skipif(not released("5.0"), reason="this release makes no mask of types of tokens without pictures")
+def test_what_is_seen_in_both_directions_stays_so():
+    """PaliGemma's prefix: its types of tokens make a mask that says more than positions do."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {"model_type": "gemma", "vocab_size": 64, "num_key_value_heads": 2, "head_dim": 8, **sizes}
+    vision = {"model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 16, "patch_size": 8, "projection_dim": 32}
+    config = transformers.PaliGemmaConfig(text_config=text, vision_config=vision, image_token_id=60, projection_dim=32)
+    torch.manual_seed(0)
+    plain = transformers.PaliGemmaForConditionalGeneration(config).train()
+    for parameter in plain.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    restore(plain)
+    model = copy.deepcopy(plain)
+    isolate(model)
+    ids, lengths = torch.randint(3, 59, (1, 21)), [7, 5, 9]
+    positions = Boundaries.from_seq_lens(lengths).position_ids + 1
+    prefix, causal = (positions > 3).long(), torch.ones_like(positions)
+    calls = {"input_ids": ids, "position_ids": positions}
+    with torch.no_grad():
+        stock_row, row = (each(**calls, token_type_ids=prefix).logits for each in (plain, model))
+        assert torch.equal(row, stock_row)
+        assert (row - plain(**calls, token_type_ids=causal).logits).abs().max() > 1e-3
