@@ -63,6 +63,11 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries 
     if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == 2):
         if recurrent:
             _check_prepared_mask(explicit, positions, cache)
+        elif explicit:
+            raise IsolationError(
+                f"{_names(explicit)} came with a prepared attention mask, and which documents that keeps apart is not known: "
+                "leave attention_mask out of packed calls"
+            )
         return None
     kept = _kept(mask, tokens, cache)
     described = _agreed(explicit, tokens) if explicit else None

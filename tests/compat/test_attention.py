@@ -578,3 +578,11 @@ def test_what_is_seen_in_both_directions_stays_so():
         stock_row, row = (each(**calls, token_type_ids=prefix).logits for each in (plain, model))
         assert torch.equal(row, stock_row)
         assert (row - plain(**calls, token_type_ids=causal).logits).abs().max() > 1e-3
+
+
+def test_a_mask_of_the_caller_s_own_beside_explicit_boundaries_is_refused():
+    case = Case("llama")
+    mask = torch.ones(1, 1, 21, 21, dtype=torch.bool).tril()
+    with pytest.raises(IsolationError, match="prepared attention mask"):
+        logits(isolated("llama"), case.tokens, attention_mask=mask, **case.form("cumulative"))
+    assert torch.equal(*(logits(each("llama"), case.tokens, attention_mask=mask) for each in (isolated, stock)))
