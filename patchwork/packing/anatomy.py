@@ -46,7 +46,7 @@ def backbone_family(module: Any) -> Family | None:
     if (family := family_of(kind)) is not None:
         return family
     folder = folder_of(kind)
-    if not released(ATTENTION_ONLY.get(folder, NEVER)) or not _takes_text(kind):
+    if not released(ATTENTION_ONLY.get(folder, NEVER)) or not takes_text(kind):
         return None
     if next(_lists(module), None) is None:
         return None
@@ -54,7 +54,8 @@ def backbone_family(module: Any) -> Family | None:
     return Family(folder, kind.__name__, text_plane=planes)
 
 
-def _takes_text(kind: Any) -> bool:
+def takes_text(kind: Any) -> bool:
+    """Whether modules of a class are called with the ids of text."""
     return "input_ids" in inspect.signature(kind.forward).parameters
 
 

@@ -30,7 +30,7 @@ from patchwork.packing.flags import FLAG, flash
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _MASKING = "transformers.masking_utils"
-_EAGER, _FLEX = "eager", "flex_attention"
+_EAGER, FLEX = "eager", "flex_attention"
 # What attention is called with besides its mask. Tensors under other names may say something of the whole row.
 _PER_HEAD = ("s_aux", "sinks", "head_mask")
 _SQUARES = ("position_bias",)
@@ -149,7 +149,7 @@ def _attends(implementation: str, function: Function) -> Function:
             told = boundaries.model_kwargs()
             varlen = {name: told[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")}
             return call(query, key, value, None, *args, **{**kwargs, **varlen})
-        if implementation == _FLEX:
+        if implementation == FLEX:
             if getattr(attention_mask, "patchwork_boundaries", None) is not boundaries:
                 raise IsolationError(
                     f"{kind} was given a {type(attention_mask).__name__} for flex attention that does not hold the documents "
@@ -236,7 +236,7 @@ def _masks(implementation: str, function: Function) -> Function:
                 "a mask of chunks is combined with one that depends on the row (images?), which packed documents cannot have"
             )
         with_documents = {**kwargs, "mask_function": _documents_in(pattern, boundaries, of_places), "allow_is_causal_skip": False}
-        if implementation == _FLEX:
+        if implementation == FLEX:
             mask = function(**with_documents)
             mask.patchwork_boundaries = boundaries
             return mask

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.anatomy import anatomy_of, backbone_family
+from patchwork.packing.anatomy import anatomy_of, backbone_family, takes_text
+from patchwork.packing.attention import FLEX
 from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.flags import FLAG, Flag, flash, implementation_of
 from patchwork.packing.kernels import gap
@@ -94,7 +95,7 @@ def adopt(module: Any) -> None:
             mark(module, Flag(type(module), "head"))
         return
     if not _is_backbone(module):
-        if _takes_text(module):
+        if takes_text(type(module)):
             _guard(module, why_not(module))
         return
     try:
@@ -178,7 +179,7 @@ def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
 def _way_of_attention(module: Any) -> str:
     """How attention that goes through the registry keeps documents apart."""
     implementation = implementation_of(module)
-    return VARLEN if flash(implementation) else BLOCK_MASK if implementation == "flex_attention" else BATCHING
+    return VARLEN if flash(implementation) else BLOCK_MASK if implementation == FLEX else BATCHING
 
 
 def _way(mixer: Any, entry: Mixer | None, way: str, native: bool) -> tuple[str, str]:
@@ -198,16 +199,12 @@ def _holds(module: Any, backbones: Any) -> bool:
 
 def _is_head(module: Any) -> bool:
     """Whether a module is called with text like a model: its call may describe documents."""
-    return hasattr(module, "config") and _takes_text(module)
+    return hasattr(module, "config") and takes_text(type(module))
 
 
 def _role(module: Any) -> str:
     flag = module.__dict__.get(FLAG)
     return flag.role if flag is not None else ""
-
-
-def _takes_text(module: Any) -> bool:
-    return "input_ids" in inspect.signature(type(module).forward).parameters
 
 
 def _guard(module: Any, reason: str) -> None:

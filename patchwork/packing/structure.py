@@ -18,6 +18,7 @@ import torch
 
 from patchwork.packing.anatomy import Anatomy, mixes
 from patchwork.packing.arguments import BOUNDARIES, CACHES
+from patchwork.packing.attention import REGISTRY
 from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.families import Family, written
 from patchwork.packing.mixers import DROPPED, Mixer
@@ -27,7 +28,6 @@ _HIDDEN = ("hidden_states", "x", "hidden", "inputs", "input")
 _PER_TOKEN = ("position_embeddings",)
 _HARMLESS = ("output_attentions", "use_cache", "layer_idx", *BOUNDARIES, *CACHES)
 _PROJECTIONS = ({"q_proj", "k_proj", "v_proj"}, {"qkv_proj"}, {"query_key_value"}, {"Wqkv"}, {"c_attn"})
-_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _POINTWISE = re.compile(r"Norm|MLP|Mlp|FeedForward|FFN|Experts?$|Router|Gate$|MoE|Moe|Rotary|Embedding")
 _TORCH_ALONE = (
     *(torch.nn.Linear, torch.nn.Embedding, torch.nn.Dropout, torch.nn.Identity, torch.nn.LayerNorm),
@@ -137,7 +137,7 @@ def _causal_depthwise(convolution: Any) -> bool:
 def attention_entry(module: Any) -> Mixer | None:
     """The entry of attention that goes through transformers' registry, which takes a mask or makes it causal; else None."""
     names = {name for name, _ in module.named_children()}
-    if not any(wanted <= names for wanted in _PROJECTIONS) or _REGISTRY not in _names_in(type(module)):
+    if not any(wanted <= names for wanted in _PROJECTIONS) or REGISTRY not in _names_in(type(module)):
         return None
     if not getattr(module, "is_causal", False):
         return None
