@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwork.packing.families import ATTENTION_ONLY, FAMILIES, Family, released
+from patchwork.packing.families import ATTENTION_ONLY, FAMILIES, Family, family_of, released
+from patchwork.packing.flags import flash
 from patchwork.packing.kernels import closed_here
+from patchwork.packing.loading import Unresolved, architecture_of, failures, first_line, of_transformers, resolved
 from patchwork.packing.mixers import MIXERS, Mixer
 
-# The arguments of a load that decide which config it reads.
-LOADING = ("cache_dir", "code_revision", "revision", "subfolder", "token", "trust_remote_code", "local_files_only")
-
-
+SWITCHED_OFF = "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches"
+NOT_TOLD = "with attn_implementation={!r} its calls do not say where documents begin: use 'sdpa'"
+ONE_SCORE = "{} gives one answer for a whole row, however many documents it holds"
 ATTENTION = "documents side by side, a block mask, or varlen arguments"
 
 
@@ -29,24 +30,27 @@ class PackingRefused(Exception):
 @dataclass(frozen=True)
 class Decision:
     """``packing``: whether packed rows are exact. ``reasons``: why not. ``ways``: how documents are kept apart, by kind
-    of layer. ``model``: what was asked about."""
+    of layer. ``model``: what was asked about. A reason that is given twice is kept once."""
 
     packing: bool
     reasons: tuple[str, ...] = ()
     ways: Mapping[str, str] | None = None
     model: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reasons", tuple(dict.fromkeys(self.reasons)))
+
 
 def decide(model: Any, args: Any = None) -> Decision:
     """Whether ``model`` (a model, a config, or a name or path as the trainer would load it) can be packed exactly.
 
-    ``args``: the trainer's arguments; ``model_init_kwargs`` and ``trust_remote_code`` of them are used to resolve a
-    name just as the load will. A config that cannot be resolved, an encoder-decoder, an unknown family or mixer is a
-    refusal with its reason; nothing is raised for them. ``PATCHWORK_HYBRID_PACKING=0`` refuses models with recurrent
-    mixers; it is read here, at each call.
+    ``args``: the trainer's arguments; a name is resolved just as the load will (patchwork.packing.loading), with the config that
+    ``model_init_kwargs`` makes of it. A config that cannot be resolved, an encoder-decoder, an unknown family or mixer, an
+    adapter that puts tokens before the row or a head that scores whole rows is a refusal with its reason; nothing is raised for
+    them. ``PATCHWORK_HYBRID_PACKING=0`` refuses models with recurrent mixers; it is read here, at each call.
     """
     if isinstance(model, (str, os.PathLike)):
-        return _decide_name(str(model), args)
+        return _decide_name(os.fspath(model), args)
     if hasattr(model, "named_modules"):
         return _decide_model(model)
     return _decide_config(model, str(getattr(model, "_name_or_path", "") or type(model).__name__))
@@ -57,36 +61,22 @@ def _refuse(model: str, reason: str) -> Decision:
 
 
 def _decide_name(name: str, args: Any) -> Decision:
-    from transformers import AutoConfig
-
-    given = {**(getattr(args, "model_init_kwargs", None) or {})}
-    if getattr(args, "trust_remote_code", None) is not None:
-        given.setdefault("trust_remote_code", args.trust_remote_code)
-    loading = {key: given[key] for key in LOADING if given.get(key) is not None}
     try:
-        config = AutoConfig.from_pretrained(name, **loading)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        return _refuse(name, f"its config cannot be resolved ({type(error).__name__}: {str(error).splitlines()[0]})")
-    if loading.get("trust_remote_code") and not _of_transformers(config):
-        return _decide_code(config, name, loading)
-    return _decide_config(config, name)
+        config, kind = resolved(name, args)
+    except Unresolved as error:
+        return _refuse(name, str(error))
+    return _decide_config(config, name) if kind is None else _decide_code(kind, config, name)
 
 
-def _of_transformers(config: Any) -> bool:
-    return type(config).__module__.startswith("transformers.models.")
-
-
-def _decide_code(config: Any, name: str, loading: Mapping[str, Any]) -> Decision:
-    """By its structure: code that is trusted is built without weights."""
+def _decide_code(kind: Any, config: Any, name: str) -> Decision:
+    """By its structure: code that is none of transformers is built without weights."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    revision = {key: loading[key] for key in ("code_revision",) if key in loading}
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=True, **revision)
-    except (ImportError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        return _refuse(name, f"its own code cannot be built without weights ({type(error).__name__}: {error})")
+            model = kind._from_config(config)
+    except failures() as error:
+        return _refuse(name, f"its own code cannot be built without weights ({type(error).__name__}: {first_line(error)})")
     return replace(_decide_model(model), model=name)
 
 
@@ -95,13 +85,22 @@ def _decide_config(config: Any, name: str) -> Decision:
 
     if getattr(config, "is_encoder_decoder", False):
         return _refuse(name, ENCODER_DECODER)
-    if not _of_transformers(config):
+    if not of_transformers(config):
         return _refuse(name, f"its code ({type(config).__module__}) is not part of transformers, so its mixers are unknown")
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if one_score(architecture := architecture_of(config)):
+        return _refuse(name, ONE_SCORE.format(architecture))
+    try:
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError as error:  # several text parts
+        return _refuse(name, first_line(error))
+    if getattr(text, "is_encoder_decoder", False):
+        return _refuse(name, ENCODER_DECODER)
+    if not of_transformers(text):
+        return _refuse(name, f"its text part ({type(text).__module__}) is not part of transformers, so its mixers are unknown")
     folder = type(text).__module__.split(".")[2]
     family = next((each for each in FAMILIES if each.name == folder), None)
     if family is not None:
-        return _decide_family(family, name)
+        return _decide_family(family, text, name)
     since = ATTENTION_ONLY.get(folder)
     if since is None:
         known = ", ".join(sorted((*(each.name for each in FAMILIES), *ATTENTION_ONLY)))
@@ -111,11 +110,13 @@ def _decide_config(config: Any, name: str) -> Decision:
     return Decision(True, (), {"attention": ATTENTION}, name)
 
 
-def _decide_family(family: Family, name: str) -> Decision:
+def _decide_family(family: Family, config: Any, name: str) -> Decision:
     ways = {"attention": ATTENTION}
+    if _flash_where_it_is_not_told(family, config):
+        return _refuse(name, NOT_TOLD.format(config._attn_implementation))
     if family.recurrent:
         if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
-            return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
+            return _refuse(name, SWITCHED_OFF)
         ways |= {mixer.name: _way_of(mixer) for mixer in MIXERS if family.name in mixer.families and not mixer.attention}
     return Decision(True, (), ways, name)
 
@@ -125,59 +126,66 @@ def _way_of(mixer: Mixer) -> str:
     return f"document batching ({reason})" if (reason := closed_here(mixer)) else "native kernels, or document batching without"
 
 
+def _flash_where_it_is_not_told(family: Family, config: Any) -> bool:
+    return not family.flash and flash(str(getattr(config, "_attn_implementation", None)))
+
+
 def _decide_model(model: Any) -> Decision:
     from patchwork.packing.boundaries import IsolationError
-    from patchwork.packing.isolation import recurrent, validate
+    from patchwork.packing.isolation import validate
     from patchwork.packing.refusal import ENCODER_DECODER
 
     name = type(model).__name__
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return _refuse(name, ENCODER_DECODER)
+    for module in model.modules():
+        if (reason := prompt_learning_reason(getattr(module, "peft_config", None))) is not None:
+            return _refuse(name, reason)
+        if one_score(type(module).__name__):
+            return _refuse(name, ONE_SCORE.format(type(module).__name__))
     try:
         parts = validate(model)
     except IsolationError as error:
         return _refuse(name, str(error))
-    if recurrent(model) and os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
-        return _refuse(name, "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches")
+    for backbone in (model.get_submodule(part.module) for part in parts if part.role == "backbone"):
+        family = family_of(type(backbone))
+        if family is not None and _flash_where_it_is_not_told(family, backbone.config):
+            return _refuse(name, NOT_TOLD.format(backbone.config._attn_implementation))
+    if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0" and _recurs(model, parts):
+        return _refuse(name, SWITCHED_OFF)
     return Decision(True, (), {part.kind: part.way for part in parts}, name)
 
 
-def refuse_unmarked_rows(trainer: Any, args: Any, dataset: Any, packing: bool) -> None:
-    """Called where TRL's SFTTrainer prepares a dataset: raises where packed rows would not say where their documents begin.
+def _recurs(model: Any, parts: tuple[Any, ...]) -> bool:
+    """Whether it keeps state along the row, by its family, or by the shape of a mixer of unlisted code."""
+    from patchwork.packing.isolation import recurrent
+    from patchwork.packing.structure import recurrent_entry
 
-    ``trainer.padding_free`` is whether its collator marks documents; ``packing`` whether this dataset is to be packed.
-    Raises PackingRefused, before the first step.
+    return recurrent(model) or any(
+        recurrent_entry(model.get_submodule(part.module)) is not None for part in parts if part.role == "mixer"
+    )
+
+
+def prompt_learning_reason(peft_config: Any) -> str | None:
+    """Why an adapter cannot be trained on packed rows, else None.
+
+    ``peft_config``: a config of PEFT, a dict of them by adapter, or None. Prompts, prefixes and p-tuning put tokens of their own
+    before each row, not before each document, and drop or move its position_ids; all other adapters work on each token alone.
     """
-    reasons = []
-    packed_before = "seq_lengths" in (getattr(dataset, "column_names", None) or ())
-    if packing:
-        reasons += _why_not_pack(trainer, args)
-    if packed_before and packing:
-        reasons.append(
-            "the dataset is packed already (it has seq_lengths), and its rows would count as documents: give the documents"
-        )
-    elif packed_before and not trainer.padding_free:
-        reasons.append(
-            "the dataset is packed (it has seq_lengths), but without packing or padding_free its documents are forgotten"
-        )
-    if reasons:
-        raise PackingRefused(Decision(False, tuple(reasons), model=type(trainer).__name__))
+    each = peft_config.values() if isinstance(peft_config, Mapping) else [peft_config]
+    for config in each:
+        if getattr(config, "is_prompt_learning", False):
+            kind = getattr(config.peft_type, "value", config.peft_type)
+            return (
+                f"the adapter ({kind}) puts its tokens before the row, not before each document, and does not keep position_ids: "
+                "use another kind, such as LoRA"
+            )
+    return None
 
 
-def _why_not_pack(trainer: Any, args: Any) -> list[str]:
-    import trl
-    from packaging.version import Version
-
-    if Version(trl.__version__) < Version("0.23.1"):
-        return [f"TRL {trl.__version__} does not mask labels between documents; TRL 0.23.1 and later do: upgrade"]
-    if args.packing_strategy == "wrapped":
-        return ["packing_strategy='wrapped' cuts documents without keeping their boundaries: use 'bfd'"]
-    if not trainer.padding_free:
-        return [
-            f"packing_strategy={args.packing_strategy!r} with packing={args.packing} and eval_packing={args.eval_packing}: the "
-            "collator would pad packed rows like single documents: pack training and evaluation alike, with 'bfd'"
-        ]
-    return []
+def one_score(kind: str) -> bool:
+    """Whether a class of that name gives one answer for a whole row."""
+    return kind.endswith(("ForSequenceClassification", "ForMultipleChoice"))
 
 
 def adopt_model(model: Any) -> None:

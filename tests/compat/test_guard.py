@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 
+import peft
 import pytest
 import tiny
 import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from patchwork.packing import PackingRefused, decide
+from patchwork.packing import Decision, PackingRefused, decide
+from patchwork.packing.guard import prompt_learning_reason
+from patchwork.packing.loading import failures
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +71,62 @@ def test_code_from_elsewhere_is_refused():
     assert "not part of transformers" in decide(Config()).reasons[0]
 
 
-def test_a_name_is_resolved_as_the_load_will(monkeypatch):
-    seen = {}
+def test_no_config_of_this_release_raises():
+    """All default configs, which a name may lead to."""
+    for name, kind in CONFIG_MAPPING.items():
+        try:
+            config = kind()
+        except failures():  # it has no defaults, or needs a package
+            continue
+        decision = decide(config)
+        assert decision.packing or decision.reasons, name
 
-    def from_pretrained(name, **kwargs):
-        seen.update(kwargs)
-        return transformers.LlamaConfig()
 
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", from_pretrained)
-    args = SimpleNamespace(model_init_kwargs={"revision": "abc", "dtype": "float32", "subfolder": "text"}, trust_remote_code=True)
-    assert decide("somebody/model", args).packing
-    assert seen == {"revision": "abc", "subfolder": "text", "trust_remote_code": True}
-    args.model_init_kwargs["trust_remote_code"] = False
-    decide("somebody/model", args)
-    assert seen["trust_remote_code"] is False
+def test_what_answers_once_for_a_row_is_refused():
+    config = transformers.Qwen3Config(**tiny.TEXT)
+    model = transformers.Qwen3ForSequenceClassification(config)
+    config.architectures = ["Qwen3ForSequenceClassification"]
+    for asked in (model, config, torch.nn.Sequential(model)):
+        assert "one answer for a whole row" in decide(asked).reasons[0]
+    assert decide(transformers.Qwen3Model(config)).packing
+    assert decide(transformers.Qwen3ForTokenClassification(config)).packing  # an answer for each token
+
+
+def test_any_module_or_thing_is_decided_on():
+    for asked in (torch.nn.Linear(2, 2), torch.nn.Sequential(), torch.nn.LSTM(2, 2), None, 7, {"model_type": "llama"}, object()):
+        decision = decide(asked)
+        assert not decision.packing
+        assert decision.reasons[0]
+    assert decide(torch.nn.Sequential(tiny.build("llama"))).packing
+
+
+LORA = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"])
+PROMPTS = {
+    "PROMPT_TUNING": peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    "PREFIX_TUNING": peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    "P_TUNING": peft.PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=2, encoder_hidden_size=8),
+}
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_an_adapter_that_puts_tokens_before_the_row_is_refused(kind):
+    adapted = peft.get_peft_model(tiny.build("llama"), PROMPTS[kind])
+    for asked in (adapted, torch.nn.Sequential(adapted)):
+        assert kind in decide(asked).reasons[0]
+    for config in (PROMPTS[kind], {"default": PROMPTS[kind]}, {"one": LORA, "other": PROMPTS[kind]}):
+        assert kind in prompt_learning_reason(config)
+
+
+def test_an_adapter_on_weights_is_packed():
+    adapted = peft.get_peft_model(tiny.build("llama"), LORA)
+    assert decide(adapted).packing
+    assert decide(peft.inject_adapter_in_model(LORA, tiny.build("llama"))).packing
+    for config in (LORA, {"default": LORA}, {}, None):
+        assert prompt_learning_reason(config) is None
+
+
+def test_a_reason_is_kept_once():
+    assert Decision(False, ("one", "other", "one")).reasons == ("one", "other")
 
 
 def test_a_model_with_an_unlisted_mixer_is_refused_by_name(model):
