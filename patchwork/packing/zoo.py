@@ -1,0 +1,62 @@
+"""Is unsloth_zoo's data preparation to pack, and to truncate before? Asked in its `sft_prepare_dataset`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from typing import Any
+
+from patchwork.packing.guard import Decision, PackingRefused
+from patchwork.packing.trainers import refused
+
+_FORGOTTEN = "the dataset is packed already (it has seq_lengths), and {}"
+
+
+def preparation(
+    trainer: Any, args: Any, columns: Collection[str], packing: bool, max_length: int | None, pack_dataset: Any
+) -> tuple[bool, bool]:
+    """Whether to pack a dataset, and whether to cut its documents to `max_length` when they are tokenized.
+
+    With `bfd`, documents are cut as without packing; what any other strategy does with a long one is left to TRL's packer.
+    Without a `pack_dataset` that takes the strategy nothing is packed, after one PackingWarning, or PackingRefused under
+    `PATCHWORK_ON_REFUSAL=raise`.
+
+    Args:
+        columns: of the dataset as it was given.
+        max_length: tokens in a row.
+        pack_dataset: TRL's, or None where there is none.
+
+    Raises:
+        ValueError: packing without `max_length`.
+        PackingRefused: the dataset is packed already, and its documents would be forgotten.
+    """
+    if "seq_lengths" in columns:
+        if packing:
+            _refuse(trainer, _FORGOTTEN.format("its rows would count as documents: give the documents"))
+        if not getattr(trainer, "padding_free", False):
+            _refuse(trainer, _FORGOTTEN.format("without packing or padding_free its documents are forgotten"))
+    if not packing:
+        return False, max_length != 0
+    if max_length is None:
+        raise ValueError("packing needs max_length, the tokens in a row: it is None")
+    strategy = getattr(args, "packing_strategy", "bfd")
+    if not _takes(pack_dataset, strategy):
+        reason = (
+            f"this TRL has no pack_dataset that is known to take packing_strategy={strategy!r}: TRL 0.22.2 and later have one"
+        )
+        refused(args, Decision(False, (reason,), model=type(trainer).__name__), type(trainer).__name__)
+        return False, max_length != 0
+    return True, strategy == "bfd"
+
+
+def _refuse(trainer: Any, reason: str) -> None:
+    raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+
+
+def _takes(pack_dataset: Any, strategy: Any) -> bool:
+    """Whether a call as unsloth_zoo makes it, all by position, gives the packer this strategy, as far as its signature tells."""
+    try:
+        given = inspect.signature(pack_dataset).bind(None, 0, strategy, {})
+    except (TypeError, ValueError):  # no callable, none that tells its parameters, or one that takes fewer
+        return False
+    return "strategy" in given.arguments
