@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from . import kernels
-from .transformers import dispatched, gated_delta, hub_kernels, kda, modeling_utils, trainer
-from .trl import sft_trainer
+from .transformers import data_collator, dispatched, gated_delta, hub_kernels, kda, modeling_utils, trainer, unused_columns
+from .trl import data_utils, dpo_trainer, sft_trainer
+from .unsloth_zoo import dataset_utils as zoo_dataset_utils
 
 PATCHES = (
     *modeling_utils.PATCHES,
     *trainer.PATCHES,
+    *unused_columns.PATCHES,
+    *data_collator.PATCHES,
     *gated_delta.PATCHES,
     *dispatched.PATCHES,
     *kda.PATCHES,
     *hub_kernels.PATCHES,
     *kernels.PATCHES,
+    *data_utils.PATCHES,
     *sft_trainer.PATCHES,
+    *dpo_trainer.PATCHES,
+    *zoo_dataset_utils.PATCHES,
 )
 
 # The newest releases that these patches were checked against; on newer ones they are tried and marked untested.
-TESTED = {"transformers": "5.24.0", "trl": "1.16.0", "fla-core": "0.6.0"}
+TESTED = {"transformers": "5.24.0", "trl": "1.16.0", "fla-core": "0.6.0", "unsloth_zoo": "2026.10.9"}

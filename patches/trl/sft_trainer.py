@@ -1,82 +1,211 @@
-"""trl.trainer.sft_trainer: packed batches say where documents begin."""
+"""trl.trainer.sft_trainer: what is packed says where documents begin, on every path, or is not packed."""
 
 from __future__ import annotations
 
-import textwrap
-
 from patchwork.engine.patch import Case, Patch, at_start, one_of, required
 
-_PACKED = """
+_COLLATOR = "trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call"
+_INIT = "trl.trainer.sft_trainer:SFTTrainer.__init__"
+_PREPARE = "trl.trainer.sft_trainer:SFTTrainer._prepare_dataset"
+
+_FLATTEN = "from patchwork.packing.collate import boundary_arguments, flattening\nself, examples = flattening(self, examples)"
+_POSITIONS_ALONE = """
 if self.padding_free:
     output["position_ids"] = pad($$$PADDING)
     output["labels"][output["position_ids"] == 0] = -100
 else:
     $$$OTHERWISE
 """
-_SAYING_SO = """
-if self.padding_free:
-    output["position_ids"] = pad($$$PADDING)
-    output["labels"][output["position_ids"] == 0] = -100
-    from patchwork.packing.collate import boundary_arguments
-    output.update(boundary_arguments(examples, output["position_ids"]))
-else:
-    $$$OTHERWISE
-"""
-_REFUSE = """
-from patchwork.packing.guard import refuse_unmarked_rows
-refuse_unmarked_rows(self, args, dataset, packing)
-"""
+_MASKED = 'output["labels"][output["position_ids"] == 0] = -100'
+_WARNED = 'if args.packing and args.packing_strategy == "bfd" and not use_flash_attention:\n    logger.warning($TEXT)'
 
 
-def _torch_call(block: str) -> str:
-    """The collator's method, reduced to its packed block."""
-    filled = block.replace("$$$PADDING", "position_ids, padding_value=0").replace("$$$OTHERWISE", "output.clear()")
-    return "def torch_call(self, examples):\n" + textwrap.indent(filled.strip() + "\nreturn output\n", "    ")
+def _torch_call(*lines: str) -> str:
+    """The collator's method, reduced to what is edited."""
+    body = "\n    ".join(lines)
+    return f"def torch_call(self, examples):\n    {body}\n    return output\n"
 
 
 PATCHES = (
     Patch(
-        name="trl.sft.collator",
-        target="trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call",
+        name="trl.sft.examples",
+        target=_COLLATOR,
         versions={"trl": ">=0.23.1"},
         reason=(
-            "Before 1.16.0 a packed batch carries position_ids alone, whatever the attention implementation, and each padding "
-            "token looks like a document. The lengths of the documents are known here, so the batch says them."
+            "Rows that are packed for evaluation only get a mask of ones; empty documents make a boundary vanish; rows that "
+            "disagree on seq_lengths lose theirs; each padding token becomes a document. So examples are put in order first."
         ),
-        edits=[required(_PACKED).replace(_SAYING_SO)],
-        fixed_when='output["seq_idx"] = $SEQ_IDX',
+        edits=[
+            at_start(_FLATTEN),
+            required(_MASKED).insert_before(
+                'output["position_ids"] = boundary_arguments(examples, output["input_ids"])["position_ids"]'
+            ),
+        ],
         cases=[
-            Case(before=_torch_call(_PACKED), after=_torch_call(_SAYING_SO)),
-            Case(untouched=_torch_call(_PACKED.replace("= -100", '= -100\n    output["seq_idx"] = boundaries'))),
+            Case(
+                before=_torch_call("flattened()", _MASKED),
+                after=_torch_call(
+                    *_FLATTEN.splitlines(),
+                    "flattened()",
+                    'output["position_ids"] = boundary_arguments(examples, output["input_ids"])["position_ids"]',
+                    _MASKED,
+                ),
+            )
         ],
     ),
     Patch(
-        name="trl.sft.preparation",
-        target="trl.trainer.sft_trainer:SFTTrainer._prepare_dataset",
-        versions={"trl": ">=0.19"},
+        name="trl.sft.collator",
+        target=_COLLATOR,
+        versions={"trl": ">=0.23.1"},
         reason=(
-            "Some packed rows reach the model without a word about their documents: those of `wrapped` packing, of packing for "
-            "evaluation only, of a dataset packed before, and all before 0.23.1. They are refused before the first step."
+            "Before 1.16.0 a packed batch carries position_ids alone, whatever the attention implementation. The lengths of the "
+            "documents are known here, so the batch says them under the names that upstream knows."
         ),
-        edits=[at_start(_REFUSE)],
+        edits=[
+            required(_POSITIONS_ALONE).insert_after(
+                'if self.padding_free:\n    output.update(boundary_arguments(examples, output["input_ids"]))'
+            )
+        ],
+        fixed_when='output["seq_idx"] = $SEQ_IDX',
+    ),
+    Patch(
+        name="trl.sft.collator_of_old",
+        target=_COLLATOR,
+        versions={"trl": ">=0.22.2,<0.23.1"},
+        reason=(
+            "Before 0.23.1 a packed batch has a mask of ones, no positions unless attention is flash, and labels that predict "
+            "the first token of the next document."
+        ),
+        edits=[
+            at_start(_FLATTEN),
+            required('output["labels"] = pad($$$LABELS)').insert_after(
+                "if self.padding_free:\n"
+                '    output.pop("attention_mask", None)\n'
+                '    output.update(boundary_arguments(examples, output["input_ids"]))\n'
+                f"    {_MASKED}"
+            ),
+        ],
+    ),
+    Patch(
+        name="trl.sft.guard",
+        target=_INIT,
+        versions={"trl": ">=0.22.2"},
+        reason=(
+            "Whether a model can be packed is asked before its data is prepared, of its name as it will be loaded and again of "
+            "the model. Packed rows of every strategy, `wrapped` and `bfd-requeue` too, are flattened with their boundaries."
+        ),
+        edits=[
+            at_start(
+                "from patchwork.packing.trainers import confirmed, guarded\n"
+                "_patchwork_model = model\n"
+                "args = guarded(self, locals())"
+            ),
+            required(
+                "if isinstance(processing_class, ProcessorMixin):\n    $$$THEN\nelif $PLAIN:\n    $$$ELSE\nelse:\n    raise $E"
+            ).insert_before("args = confirmed(self, args, model, _patchwork_model)"),
+            required("self.padding_free = args.padding_free or (args.packing and $STRATEGY)").replace(
+                "self.padding_free = args.padding_free or args.packing"
+            ),
+            required('if args.packing and args.packing_strategy == "wrapped":\n    logger.warning($TEXT)').remove(),
+        ],
+    ),
+    Patch(
+        name="trl.sft.text_of_processors.old",
+        target=_INIT,
+        versions={"trl": ">=0.22.2,<0.24"},
+        reason="Before 0.24 whoever has a processor is taken to train on pictures, and is refused packing for text too.",
+        edits=[
+            at_start("from patchwork.packing.trainers import text_side"),
+            required("if processing_class is None:\n    $$$LOAD").insert_after(
+                "processing_class = text_side(processing_class, args, train_dataset)"
+            ),
+        ],
+    ),
+    Patch(
+        name="trl.sft.text_of_processors",
+        target=_INIT,
+        versions={"trl": ">=0.24,<1.10"},
+        reason="Before 1.10 whoever has a processor is refused packing, for text too.",
+        edits=[
+            at_start("from patchwork.packing.trainers import has_pictures"),
+            required("self._is_vlm and args.packing").replace("self._is_vlm and args.packing and has_pictures(train_dataset)"),
+            required("self._is_vlm and args.padding_free").replace(
+                "self._is_vlm and args.padding_free and has_pictures(train_dataset)"
+            ),
+        ],
+    ),
+    Patch(
+        name="trl.sft.evaluation_rows",
+        target=_INIT,
+        versions={"trl": ">=1.0,<1.8"},
+        reason="With packing=True and eval_packing=False rows for evaluation are as long as they come: nobody truncates them.",
+        edits=[
+            required(
+                "DataCollatorForLanguageModeling($$$_, max_length=None if self.padding_free else args.max_length)"
+            ).set_argument("max_length", "args.max_length if args.packing or not self.padding_free else None")
+        ],
     ),
     Patch(
         name="trl.sft_warning.attention",
-        target="trl.trainer.sft_trainer:SFTTrainer.__init__",
-        versions={"trl": ">=0.23.1,<1.16"},
+        target=_INIT,
+        versions={"trl": ">=0.22.2,<1.16"},
         reason=(
             "The trainer warns that packing contaminates without flash attention. With patchwork it does not: documents are kept "
             "apart on every attention implementation, or the packed row is refused."
         ),
         edits=[
+            required("if not use_flash_attention:\n    logger.warning($TEXT)").remove(),
             one_of(
-                required(
-                    'if args.packing and args.packing_strategy == "bfd" and not use_flash_attention:\n    logger.warning($TEXT)'
-                ).remove(),
-                required(
-                    'if args.packing and args.packing_strategy in {"bfd", "bfd_split"} and not use_flash_attention:\n'
-                    "    logger.warning($TEXT)"
-                ).remove(),
+                required(_WARNED).remove(),
+                required(_WARNED.replace('== "bfd"', 'in {"bfd", "bfd_split"}')).remove(),
+            ),
+        ],
+    ),
+    Patch(
+        name="trl.sft.preparation",
+        target=_PREPARE,
+        versions={"trl": ">=0.22.2"},
+        reason="Packing loses tokens of long documents without a word, fails on empty ones, and packs what is packed already.",
+        edits=[
+            at_start(
+                "from patchwork.packing.bins import columns_of, pack\n"
+                "from patchwork.packing.trainers import refuse_packed_before\n"
+                "refuse_packed_before(self, dataset, packing)"
+            ),
+            required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)").replace(
+                "pack(pack_dataset, dataset, args.max_length, args.packing_strategy, map_kwargs)"
+            ),
+        ],
+    ),
+    Patch(
+        name="trl.sft.labels",
+        target=_PREPARE,
+        versions={"trl": ">=0.22.2,<1.7"},
+        reason="Packing, and Liger, drop the labels of a dataset that comes tokenized, so masked tokens are trained on.",
+        edits=[
+            required("dataset = dataset.select_columns(columns)").insert_before(
+                'if "labels" in columns_of(dataset):\n    columns.append("labels")'
+            ),
+            required('{"input_ids", "seq_lengths", "completion_mask", "assistant_masks"}').replace(
+                '{"input_ids", "labels", "seq_lengths", "completion_mask", "assistant_masks"}'
+            ),
+        ],
+    ),
+    Patch(
+        name="trl.sft.stream_columns",
+        target=_PREPARE,
+        versions={"trl": ">=0.22.2,<0.23.1"},
+        reason="A stream does not know its columns before it is read, and packing one fails.",
+        edits=[required("dataset.column_names", at_least=1).replace("columns_of(dataset)")],
+    ),
+    Patch(
+        name="trl.sft.denominator",
+        target="trl.trainer.sft_trainer:SFTTrainer.compute_loss",
+        versions={"trl": ">=0.22.2"},
+        reason="A batch in which no label counts has the loss 0 / 0, and one step on it makes every weight nan.",
+        edits=[
+            at_start(
+                "from patchwork.packing.trainers import counted\nnum_items_in_batch = counted(self, inputs, num_items_in_batch)"
             )
         ],
     ),

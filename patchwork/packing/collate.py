@@ -1,33 +1,131 @@
-"""What a collator adds to a packed batch so that it says where its documents begin."""
+"""What a collator takes and gives so that a flattened batch says where its documents begin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import copy
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from .boundaries import Boundaries
+from .boundaries import Boundaries, BoundariesError, IsolationError
 
-if TYPE_CHECKING:
-    import torch
+# Columns of one entry for each token.
+PER_TOKEN = ("input_ids", "labels", "completion_mask", "assistant_masks")
+# What transformers' flattening collator can be told to say of documents.
+_MARKS = ("return_position_ids", "return_flash_attn_kwargs", "return_seq_idx")
 
 
-def boundary_arguments(examples: Sequence[Mapping[str, Any]], position_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Boundary arguments of a batch that was flattened into one row.
+def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequence[Mapping[str, Any]]]:
+    """The collator and the examples of a batch, as they are or ready to be flattened.
 
-    Args:
-        examples: the collator's input. Each has `input_ids`; `seq_lengths` lists the documents of a packed example, and an
-            example without it is one document.
-        position_ids: int64 `(1, T)`, already padded: T may exceed the documents by one tail.
+    They are flattened where the collator is padding-free or an example says that it is packed (`seq_lengths`), as rows for
+    evaluation are under `packing=False, eval_packing=True`. Then the collator is a copy that is padding-free, and each example
+    gets its `seq_lengths` (one document where it had none), empty documents and examples are left out, arrays and tensors
+    become lists, and a single document is truncated to the `max_length` of a collator that has one (TRL 1.0 to 1.7).
 
-    Returns:
-        `seq_idx`, int32 `(1, T)`: which document each token is of, the tail numbered last. Not cumulative lengths: they have no
-        batch dimension, and accelerate slices every tensor of a dispatched batch along its first.
-
-    Raises:
-        BoundariesError: lengths that do not fit the tokens; nothing is guessed.
+    Raises BoundariesError, naming the example, for lengths that do not sum to its tokens, columns that are not as long as
+    its `input_ids`, examples that do not have the same columns, and a batch without any token.
     """
-    lengths: list[int] = []
-    for example in examples:
-        lengths.extend(example.get("seq_lengths") or [len(example["input_ids"])])
-    boundaries = Boundaries.from_seq_lens(lengths, total=position_ids.shape[1], device=position_ids.device)
-    return {"seq_idx": boundaries.seq_idx}
+    if not collator.padding_free:
+        if not any(_said(example) for example in examples):
+            return collator, examples
+        collator = copy.copy(collator)
+        collator.padding_free = True
+    limit = getattr(collator, "max_length", None)
+    keep_end = getattr(collator, "truncation_mode", "") == "keep_end"
+    made = _ready(examples, PER_TOKEN, limit and (slice(-limit, None) if keep_end else slice(None, limit)))
+    return collator, [example for example in made if example["seq_lengths"]]
+
+
+def documents_to_flatten(collator: Any, features: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The documents of a batch, one feature each, as transformers' `DataCollatorWithFlattening` lays them end to end.
+
+    Made ready as by `flattening`; a feature that was packed before (`seq_lengths`) is cut into its documents, since the
+    collator counts each feature as one.
+
+    Raises BoundariesError as `flattening` does, and IsolationError where several documents would make a row that says nothing
+    of them.
+    """
+    documents = []
+    for feature in _ready(features, ("input_ids", "labels"), None):
+        ends = list(itertools.accumulate(feature["seq_lengths"], initial=0))
+        for begin, end in itertools.pairwise(ends):
+            documents.append({name: value[begin:end] if name in PER_TOKEN else value for name, value in feature.items()})
+    if len(documents) > 1 and not any(getattr(collator, name, False) for name in _MARKS):
+        raise IsolationError(
+            f"{type(collator).__name__} would lay {len(documents)} documents end to end and say nothing of where they begin, so "
+            f"they would leak: set one of {', '.join(_MARKS)} to True"
+        )
+    return documents
+
+
+def _ready(examples: Sequence[Mapping[str, Any]], known: Sequence[str], part: slice | None) -> list[dict[str, Any]]:
+    """Each example with lists in its columns, and the lengths of the documents that it holds. `part`: what is kept of one
+    that does not say that it is packed."""
+    columns = [name for name in known if any(example.get(name) is not None for example in examples)]
+    made = [_example(number, example, columns, part) for number, example in enumerate(examples)]
+    if not any(example["seq_lengths"] for example in made):
+        raise BoundariesError(
+            f"none of the {len(examples)} examples of this batch holds a token: drop empty rows from the dataset"
+        )
+    return made
+
+
+def _said(example: Mapping[str, Any]) -> bool:
+    return example.get("seq_lengths") is not None
+
+
+def _example(number: int, example: Mapping[str, Any], columns: Sequence[str], part: slice | None) -> dict[str, Any]:
+    lists = {name: _list(number, name, example.get(name)) for name in columns}
+    tokens = len(lists.get("input_ids", ()))
+    for name, values in lists.items():
+        if len(values) != tokens:
+            raise BoundariesError(f"example {number} has {tokens} input_ids and {len(values)} {name}: give one for each token")
+    if not _said(example):
+        lists = {name: values if part is None else values[part] for name, values in lists.items()}
+        tokens = len(lists.get("input_ids", ()))
+        return {**example, **lists, "seq_lengths": [tokens] if tokens else []}
+    lengths = [length for length in _list(number, "seq_lengths", example["seq_lengths"]) if length]
+    if (lengths and min(lengths) < 0) or sum(lengths) != tokens:
+        raise BoundariesError(
+            f"seq_lengths of example {number} are {lengths[:8]}, which sum to {sum(lengths)}, but it has {tokens} tokens: "
+            "give the length of each document of the row"
+        )
+    return {**example, **lists, "seq_lengths": lengths}
+
+
+def _list(number: int, name: str, values: Any) -> list[int]:
+    if values is None:
+        raise BoundariesError(f"example {number} has no {name}, others of this batch have: give it to all or to none")
+    if getattr(values, "ndim", 1) != 1:
+        raise BoundariesError(f"{name} of example {number} has shape {tuple(values.shape)}: give one row, 1-D")
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return [values] if isinstance(values, int) else list(values)
+
+
+def boundary_arguments(examples: Sequence[Mapping[str, Any]], row: Any) -> dict[str, Any]:
+    """The boundary arguments of examples, each with its `seq_lengths`, that were flattened into `row`, `(1, T)`.
+
+    What T exceeds the documents by is padding, and one tail. Returns what `Boundaries.model_kwargs` does: `position_ids`,
+    int64 `(1, T)`; `seq_idx`, int32 `(1, T)`; `cu_seq_lens_q` and `cu_seq_lens_k`, int32 `(segments + 1,)`; `max_length_q`
+    and `max_length_k`, ints. Raises BoundariesError for lengths that do not fit into T.
+    """
+    lengths = [length for example in examples for length in example["seq_lengths"]]
+    return Boundaries.from_seq_lens(lengths, total=row.shape[1], device=row.device).model_kwargs()
+
+
+def keep_lengths(columns: Mapping[str, Any] | None, kept: Collection[str] | None) -> None:
+    """Called where a Trainer drops the columns that its model does not take; raises IsolationError if `seq_lengths` is among
+    them: then rows are packed, and would be trained on as one document each.
+
+    `columns`: an example, or the features of a dataset; `kept`: the names that stay. A column of that name with one number a
+    row is another matter.
+    """
+    if columns is None or "seq_lengths" not in columns or "seq_lengths" in (kept or ()):
+        return
+    if isinstance(columns["seq_lengths"], int) or type(columns["seq_lengths"]).__name__ == "Value":
+        return
+    raise IsolationError(
+        "the dataset is packed (it has seq_lengths), and that column would be dropped as one that the model does not take, so "
+        "documents would leak: set remove_unused_columns=False and use DataCollatorWithFlattening, or give documents"
+    )

@@ -11,6 +11,7 @@ from patchwork.packing.mixers import Mixer
 
 KEYWORD = "patchwork_boundaries"
 FLAG = "_patchwork_isolation"
+UNPADS = "_patchwork_unpads"  # on a backbone that computes without padding: patchwork.packing.unpadding
 
 Forward = Callable[..., Any]
 
@@ -54,6 +55,11 @@ def tagged(wrapper: Any, role: str) -> Forward:
     # wraps() has copied the dictionary of the function below, other roles on the same class included.
     wrapper.__patchwork_roles__ = (role,)
     return wrapper  # type: ignore[no-any-return]
+
+
+# TRL's attention over trees of prompts and their completions. It has its own arguments for who sees whom, and the positions of
+# a branch go on from its stem: they restart, and no document begins there.
+TREES = "tree_fa3"
 
 
 def implementation_of(module: Any) -> str:

@@ -15,7 +15,7 @@ from torch.nn import Embedding, ModuleList
 from patchwork.packing.anatomy import anatomy_of, backbone_family, takes_text
 from patchwork.packing.attention import FLEX
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.flags import FLAG, Flag, flash, implementation_of
+from patchwork.packing.flags import FLAG, UNPADS, Flag, flash, implementation_of
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.refusal import why_not
@@ -67,6 +67,7 @@ def restore(model: Any) -> None:
     """Undoes ``isolate`` and guards: the model's calls go straight to the original code again."""
     for module in model.modules():
         module.__dict__.pop(FLAG, None)
+        module.__dict__.pop(UNPADS, None)
 
 
 def isolated(model: Any) -> bool:

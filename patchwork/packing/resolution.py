@@ -92,6 +92,7 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True) -> Boundaries 
         found = positions.confirm(described, explicit)
         _check_mask(found, valid, explicit)
         _check_limits(found, arguments)
+        _check_labels(found, arguments.get("labels"), explicit)
     if cache.name is not None and found is not None and found.packed:
         raise IsolationError(
             f"packed rows came with a cache ({cache.name}), as generate() passes one: it would stay empty, and decoding would "
@@ -292,7 +293,9 @@ class _Positions:
             edges = [0]
             for length in documents:
                 edges.append(edges[-1] + length)
-            if starts != edges[1:-1]:
+            tail = row[sum(documents) :].diff()
+            cut = len(tail) > 0 and not bool((tail == tail[0]).all())
+            if starts != edges[1:-1] or cut:
                 raise IsolationError(
                     f"position_ids and {_names(explicit)} contradict each other in row {number}: position_ids start "
                     f"documents at tokens {[0, *starts][:8]}, {_names(explicit)} at {edges[:-1][:8]}: "
@@ -353,11 +356,16 @@ def _merge(one: Boundaries, other: Boundaries) -> Boundaries | None:
         return min(one, other, key=lambda made: made.num_documents)
     for short, long in ((one, other), (other, one)):
         if all(
-            mine == theirs or (sum(mine) < short.row_length and theirs[: len(mine)] == mine)
+            mine == theirs or (sum(mine) < short.row_length and theirs[: len(mine)] == mine and _padding(theirs[len(mine) :]))
             for mine, theirs in zip(short.rows, long.segments, strict=True)
         ):
             return short
     return None
+
+
+def _padding(segments: tuple[int, ...]) -> bool:
+    """Whether a tail may be numbered so: as one, or each token as one. Documents behind lengths that were cut are not."""
+    return len(segments) == 1 or set(segments) == {1}
 
 
 def _check_mask(boundaries: Boundaries, valid: list[int], explicit: Mapping[str, Any]) -> None:
@@ -369,6 +377,19 @@ def _check_mask(boundaries: Boundaries, valid: list[int], explicit: Mapping[str,
             raise IsolationError(
                 f"attention_mask and {_names(explicit)} contradict each other in row {number}: the mask pads from "
                 f"token {length}, inside a document: let padding start where a document ends"
+            )
+
+
+def _check_labels(boundaries: Boundaries, labels: Any, explicit: Mapping[str, Any]) -> None:
+    """What has labels is no padding. Flat lengths are cut short where a batch is sliced: dispatched, or scattered to replicas."""
+    ends = [sum(documents) for documents in boundaries.rows]
+    if min(ends) == boundaries.row_length or getattr(labels, "shape", None) != (len(ends), boundaries.row_length):
+        return
+    for number, (end, row) in enumerate(zip(ends, labels, strict=True)):
+        if bool((row[end:] != -100).any()):
+            raise IsolationError(
+                f"{_names(explicit)} end at token {end} of row {number}, and tokens behind it have labels: lengths were cut off "
+                "(a batch sliced by accelerate or DataParallel?), or padding is to be learned; mask its labels with -100"
             )
 
 

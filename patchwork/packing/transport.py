@@ -27,10 +27,11 @@ from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
-from patchwork.packing.flags import FLAG, KEYWORD, Flag, Forward, flash, implementation_of, tagged
+from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.resolution import describes_nothing, resolve
+from patchwork.packing.unpadding import take_out
 
 # ---- wrappers on classes ----------------------------------------------------------------------------------------
 
@@ -168,27 +169,37 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         flag = self.__dict__.get(FLAG)
-        if flag is None or flag.role != "backbone":
+        if flag is None or flag.role != "backbone" or (not family.recurrent and implementation_of(self) == TREES):
             return _unscoped(original, self, *args, **kwargs)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         heard = _heard(arguments)
         boundaries = None if describes_nothing(heard) else resolve(heard, recurrent=family.recurrent)
         if boundaries is None:
-            return _unscoped(original, self, *args, **kwargs)
+            taken = None
+            if UNPADS in self.__dict__ and not _why_not_packed(owner, family, self, arguments):
+                taken = take_out(self, arguments, heard, family)
+            if taken is None:
+                return _unscoped(original, self, *args, **kwargs)
+            return taken.put_back(run(self, taken.arguments, taken.arguments, taken.boundaries))
+        return run(self, arguments, heard, boundaries)
+
+    def run(self: Any, arguments: dict[str, Any], heard: dict[str, Any], boundaries: Boundaries) -> Any:
         if not boundaries.packed:
             # Causal layers need no help with one document a row, and generation its cache. Recurrent ones of newer
             # releases refuse descriptions of documents where they have no kernel for them.
             dropped = BOUNDARIES if family.recurrent else ()
             return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
-        _refuse_what_cannot_be(owner, family, self, arguments)
+        if reason := _why_not_packed(owner, family, self, arguments):
+            raise IsolationError(reason)
         _carry_through_wrappers(self)
         _prepare(arguments, heard, boundaries, family, names, open_ended)
         scope = Scope(boundaries, BACKBONE, row_masks=family.row_masks)
         with within(scope), telling(None):
             output = original(self, **arguments)
-        if scope.reached < flag.mixers:
+        mixers = self.__dict__[FLAG].mixers
+        if scope.reached < mixers:
             raise IsolationError(
-                f"{owner.__name__} was isolated with {flag.mixers} token mixers, {scope.reached} were reached in a packed "
+                f"{owner.__name__} was isolated with {mixers} token mixers, {scope.reached} were reached in a packed "
                 "call: a layer was skipped, or replaced after isolate(), so documents would leak; call isolate(model) again"
             )
         return output
@@ -232,29 +243,31 @@ def _made_by_the_head(mask: Any, told: Mapping[str, Any]) -> bool:
     return not _plain(mask) and _plain(told.get("attention_mask")) and not beside_text
 
 
-_DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask")
+_DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask", "labels")
 
 
-def _refuse_what_cannot_be(owner: type, family: Family, backbone: Any, arguments: dict[str, Any]) -> None:
+def _why_not_packed(owner: type, family: Family, backbone: Any, arguments: dict[str, Any]) -> str:
+    """Why a backbone cannot run a packed call as it stands; nothing if it can."""
     config = getattr(backbone, "config", None)
     asked = arguments.get("output_attentions")
     if asked or (asked is None and getattr(config, "output_attentions", False)):
-        raise IsolationError(
+        return (
             f"{owner.__name__} was asked for attention weights in a packed call, where attention runs on documents side by "
             "side: call without output_attentions"
         )
     if not family.recurrent:
-        return
+        return ""
     if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
-        raise IsolationError(
+        return (
             f"a packed row reached {owner.__name__}, which has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps "
             "those on padded batches: train it with packing=False, or unset the variable"
         )
     if not family.flash and flash(implementation_of(backbone)):
-        raise IsolationError(
+        return (
             f"a packed row reached {owner.__name__} with attn_implementation="
             f"{implementation_of(backbone)!r}, whose calls do not say where documents begin: use 'sdpa'"
         )
+    return ""
 
 
 def _unscoped(original: Forward, backbone: Any, *args: Any, **kwargs: Any) -> Any:

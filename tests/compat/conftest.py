@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
+
+import patchwork
 
 sys.path.insert(0, str(Path(__file__).parent))
 # The models are tiny: a second thread makes them slower, and the order of sums, so the last digits, depend on the machine.
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def patched(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All patches that fit, with a cache that the tests of one run share."""
+    monkeypatch.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+    patchwork.apply()
+    yield
+    patchwork.revert()

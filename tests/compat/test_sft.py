@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ import patchwork
 
 LENGTHS = (7, 5, 9, 1, 30, 22, 2, 40, 17, 64)
 ROW = 64
-
-
-@pytest.fixture
-def patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PATCHWORK_CACHE_DIR", str(tmp_path / "cache"))
-    patchwork.apply()
-    yield
-    patchwork.revert()
 
 
 def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
@@ -50,22 +42,18 @@ def build_without_router_loss(name: str) -> torch.nn.Module:
 
 
 def trainer(
-    model: torch.nn.Module, folder: Path, dataset: Any = None, kind: type[trl.SFTTrainer] = trl.SFTTrainer, **settings: Any
+    model: torch.nn.Module,
+    folder: Path,
+    dataset: Any = None,
+    kind: type[trl.SFTTrainer] = trl.SFTTrainer,
+    evaluation: Any = None,
+    **settings: Any,
 ) -> trl.SFTTrainer:
     """A trainer in float32 on the CPU, quiet, on the documents of LENGTHS unless others are given."""
-    arguments = trl.SFTConfig(
-        output_dir=str(folder),
-        max_length=ROW,
-        bf16=False,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        **settings,
-    )
-    documents = dataset or datasets.Dataset.from_dict({"input_ids": token_lists()})
-    evaluation = {"eval_dataset": documents} if settings.get("eval_packing") is not None else {}
-    return kind(model=model, args=arguments, train_dataset=documents, processing_class=byte_tokenizer(), **evaluation)
+    quiet = {"bf16": False, "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    arguments = trl.SFTConfig(output_dir=str(folder), **{"max_length": ROW, **quiet, **settings})
+    documents = datasets.Dataset.from_dict({"input_ids": token_lists()}) if dataset is None else dataset
+    return kind(model=model, args=arguments, train_dataset=documents, eval_dataset=evaluation, processing_class=byte_tokenizer())
 
 
 def first_loss(model: torch.nn.Module, folder: Path, *, checkpointing: bool, dataset: Any = None, **settings: Any) -> float:
@@ -83,11 +71,11 @@ def first_loss(model: torch.nn.Module, folder: Path, *, checkpointing: bool, dat
     return losses[0]
 
 
-def loss_of_documents(model: torch.nn.Module) -> float:
+def loss_of_documents(model: torch.nn.Module, documents: list[list[int]] | None = None) -> float:
     """Mean over all predicted tokens, each document forwarded alone."""
     total, count = 0.0, 0
     with torch.no_grad():
-        for tokens in token_lists():
+        for tokens in token_lists() if documents is None else documents:
             if len(tokens) > 1:
                 row = torch.tensor([tokens])
                 logits = model(input_ids=row, use_cache=False).logits[0, :-1].double()
@@ -125,42 +113,98 @@ def test_stock_packing_leaks_or_raises(tmp_path: Path) -> None:
         assert abs(first_loss(model, tmp_path, checkpointing=False) - expected) > 1e-3
 
 
-def test_the_collator_says_where_documents_begin(patched: None) -> None:
-    collator = trl.trainer.sft_trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True, pad_to_multiple_of=8)
-    examples = [{"input_ids": [5, 6, 7, 8, 9], "seq_lengths": [3, 2]}, {"input_ids": [3], "seq_lengths": [1]}]
-    if Version(trl.__version__) >= Version("1.7"):
-        examples = [{**example, "labels": example["input_ids"]} for example in examples]
-    batch = collator(examples)
-    # From 1.16 on, each padding token is a document of its own; before, all of them are one tail.
-    tail = [3, 4] if Version(trl.__version__) >= Version("1.16") else [3, 3]
-    assert batch["seq_idx"].tolist() == [[0, 0, 0, 1, 1, 2, *tail]]
-    assert batch["seq_idx"].dtype == torch.int32
-    assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9, -100, -100, -100]]
+def pieces_of_a_stream() -> list[list[int]]:
+    """The documents as `wrapped` packing cuts them: at their ends and at every ROW tokens of all."""
+    stream = [(token, number) for number, tokens in enumerate(token_lists()) for token in tokens]
+    rows = [stream[start : start + ROW] for start in range(0, len(stream), ROW)]
+    return [[token for token, _ in piece] for row in rows for _, piece in itertools.groupby(row, key=lambda entry: entry[1])]
+
+
+def pieces_of_long_documents() -> list[list[int]]:
+    return [tokens[start : start + 32] for tokens in token_lists() for start in range(0, len(tokens), 32)]
+
+
+@pytest.mark.parametrize("name", [recurrent_names()[0], "llama"])
+def test_wrapped_packing_keeps_the_pieces_of_documents_apart(name: str, patched: None, tmp_path: Path) -> None:
+    model = build_without_router_loss(name)
+    expected = loss_of_documents(model, pieces_of_a_stream())
+    assert len(pieces_of_a_stream()) > len(LENGTHS)
+    assert abs(expected - loss_of_documents(model)) > 1e-3
+    loss = first_loss(model, tmp_path, checkpointing=False, packing_strategy="wrapped")
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_documents_that_are_split_count_as_several(patched: None, tmp_path: Path) -> None:
+    version = Version(trl.__version__)
+    if version < Version("0.27"):
+        pytest.skip("this release does not split documents")
+    strategy = "bfd" if version < Version("0.29") else "bfd-requeue" if version < Version("1.0") else "bfd_split"
+    model = build_without_router_loss(recurrent_names()[0])
+    expected = loss_of_documents(model, pieces_of_long_documents())
+    loss = first_loss(model, tmp_path, checkpointing=False, packing_strategy=strategy, max_length=32)
+    assert loss == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"packing": True, "packing_strategy": "wrapped"}, "packing_strategy='wrapped' cuts documents"),
-        ({"packing": False, "eval_packing": True}, "packing=False and eval_packing=True"),
+        {"packing": False, "eval_packing": True},
+        {"packing": True, "eval_packing": False},
+        {"packing": True, "eval_packing": None},
     ],
-    ids=["wrapped", "evaluation only"],
+    ids=["packed for evaluation only", "packed for training only", "packed"],
 )
-def test_packed_rows_that_cannot_say_where_documents_begin_are_refused_before_the_first_step(
-    settings: dict[str, Any], message: str, patched: None, tmp_path: Path
+def test_evaluation_is_that_of_the_documents_however_they_are_packed(
+    settings: dict[str, Any], patched: None, tmp_path: Path
 ) -> None:
-    with pytest.raises(patchwork.packing.PackingRefused, match=message):
-        trainer(build_without_router_loss(recurrent_names()[0]), tmp_path, **settings)
+    model = build_without_router_loss(recurrent_names()[0])
+    expected = loss_of_documents(model)
+    documents = datasets.Dataset.from_dict({"input_ids": token_lists()})
+    made = trainer(model, tmp_path, per_device_eval_batch_size=len(LENGTHS), evaluation=documents, **settings)
+    assert made.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
+    assert made.evaluate(documents)["eval_loss"] == pytest.approx(expected, abs=1e-5) if late_datasets() else True
 
 
-def test_a_dataset_that_is_packed_already_is_refused(patched: None, tmp_path: Path) -> None:
-    rows = datasets.Dataset.from_dict({"input_ids": [list(range(5, 26))], "seq_lengths": [[7, 5, 9]]})
-    for settings, message in (
-        ({"packing": True}, "the dataset is packed already"),
-        ({"packing": False}, "its documents are forgotten"),
-    ):
-        with pytest.raises(patchwork.packing.PackingRefused, match=message):
-            trainer(build_without_router_loss(recurrent_names()[0]), tmp_path, rows, **settings)
+def late_datasets() -> bool:
+    """Whether `evaluate` prepares what it is given."""
+    return Version(trl.__version__) >= Version("1.7")
+
+
+def test_rows_for_evaluation_are_truncated_as_without_packing(patched: None, tmp_path: Path) -> None:
+    """Not compared with padded batches: transformers before 5.10 counts their first tokens in the denominator."""
+    model = build_without_router_loss(recurrent_names()[0])
+    documents = datasets.Dataset.from_dict({"input_ids": token_lists()})
+    sizes = {"max_length": 32, "per_device_eval_batch_size": len(LENGTHS)}
+    made = trainer(model, tmp_path, evaluation=documents, packing=True, eval_packing=False, **sizes)
+    expected = loss_of_documents(model, [tokens[:32] for tokens in token_lists()])
+    assert made.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_dataset_that_is_packed_already_keeps_its_boundaries_or_is_refused(patched: None, tmp_path: Path) -> None:
+    model = build_without_router_loss(recurrent_names()[0])
+    documents = token_lists()
+    rows = datasets.Dataset.from_dict(
+        {
+            "input_ids": [list(itertools.chain(*documents[:5])), list(itertools.chain(*documents[5:]))],
+            "seq_lengths": [list(LENGTHS[:5]), list(LENGTHS[5:])],
+        }
+    )
+    with pytest.raises(patchwork.packing.PackingRefused, match="the dataset is packed already"):
+        trainer(model, tmp_path, rows, packing=True)
+    expected = loss_of_documents(model)
+    loss = first_loss(model, tmp_path, checkpointing=False, dataset=rows, packing=False, max_length=256)
+    assert loss == pytest.approx(expected, abs=1e-5)
+
+
+def test_labels_of_a_tokenized_dataset_are_packed_too(patched: None, tmp_path: Path) -> None:
+    labels = [[-100] * (len(tokens) // 2) + tokens[len(tokens) // 2 :] for tokens in token_lists()]
+    dataset = datasets.Dataset.from_dict({"input_ids": token_lists(), "labels": labels})
+    made = trainer(build("llama"), tmp_path, dataset, packing=True)
+    packed = made.train_dataset
+    assert "labels" in packed.column_names
+    assert sum(label != -100 for row in packed["labels"] for label in row) == sum(
+        label != -100 for document in labels for label in document
+    )
 
 
 def test_a_model_built_before_apply_is_isolated_when_the_trainer_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

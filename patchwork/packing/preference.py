@@ -1,0 +1,70 @@
+"""How does a trainer of padded pairs, TRL's DPOTrainer, leave the padding out?"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from patchwork.packing.guard import Decision, adopt_model, decide
+from patchwork.packing.trainers import refused
+from patchwork.packing.unpadding import unpad
+
+
+def padding_free(args: Any, *models: Any) -> bool:
+    """Whether a DPOTrainer with these arguments computes its models without padding; None among ``models`` is left out.
+
+    A refusal is one PackingWarning and means padded batches, or PackingRefused under ``PATCHWORK_ON_REFUSAL=raise``.
+    """
+    if not args.padding_free:
+        return False
+    decisions = [decide(model, args) for model in models if model is not None]
+    reasons = list(dict.fromkeys(reason for decision in decisions for reason in decision.reasons))
+    reasons += _parallel(args)
+    if reasons:
+        refused(args, Decision(False, tuple(reasons), model=decisions[0].model), "DPOTrainer")
+    return not reasons
+
+
+def without_padding(on: bool, *models: Any) -> None:
+    """Lets models compute without padding, or as usual; they may have been built before `patchwork.apply()`."""
+    for model in filter(None, models):
+        adopt_model(model)
+        unpad(model, on)
+
+
+def flattens(args: Any, *models: Any) -> bool:
+    """Whether a DPOTrainer of TRL 0.22 to 0.28 is to flatten its batches by itself: where its loss of a flat row is right.
+
+    Where it is not, the backbones leave the padding out instead, and the trainer sees padded batches.
+    """
+    free = padding_free(args, *models)
+    flat = free and not _needs_rows(args) and not _sees(models[0])
+    without_padding(free and not flat, *models)
+    return flat
+
+
+def _needs_rows(args: Any) -> bool:
+    """Whether a loss counts over the rows of a batch (lengths, chosen half, places of logits), which a flat row has not."""
+    losses = [args.loss_type] if isinstance(args.loss_type, str) else args.loss_type
+    switches = ("use_liger_loss", "use_liger_kernel", "use_weighting", "use_logits_to_keep")
+    numbers = ("ld_alpha", "rpo_alpha")
+    return (
+        bool({"ipo", "sft"}.intersection(losses))
+        or any(getattr(args, name, False) for name in switches)
+        or any(getattr(args, name, None) is not None for name in numbers)
+    )
+
+
+def _sees(model: Any) -> bool:
+    """Whether a model takes more than text: positions of images are not those that a flat row says."""
+    return model.config.get_text_config() is not model.config
+
+
+def _parallel(args: Any) -> list[str]:
+    parallelism = getattr(args, "parallelism_config", None)
+    reasons = []
+    for name, what in (("cp_size", "context"), ("sp_size", "sequence")):
+        size = getattr(parallelism, name, None) or int(os.environ.get(f"PARALLELISM_CONFIG_{name.upper()}") or 1)
+        if size > 1:
+            reasons.append(f"{what} parallelism ({name}={size}) cuts rows anywhere, and no state or mask goes across the cut")
+    return reasons

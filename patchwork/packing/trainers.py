@@ -1,0 +1,163 @@
+"""What a trainer that is to pack is asked before its data is prepared, and again before its loss."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from patchwork.packing.bins import PackingWarning
+from patchwork.packing.guard import Decision, PackingRefused, decide, prompt_learning_reason
+from patchwork.packing.loading import Unresolved, resolved
+
+_SWITCHES = ("packing", "eval_packing", "padding_free")
+_PICTURES = ("image", "images", "video", "videos", "audio", "audios", "pixel_values")
+
+
+def guarded(trainer: Any, given: Mapping[str, Any]) -> Any:
+    """The arguments that a trainer goes on with: those given, or where packing is refused a copy that does not pack.
+
+    `given`: what its `__init__` was called with, by name. A refusal is one PackingWarning with its reasons, or PackingRefused
+    under `PATCHWORK_ON_REFUSAL=raise`. The user's own arguments are not changed.
+
+    Raises ValueError for a dataset without rows, and for another value of `PATCHWORK_ON_REFUSAL`.
+    """
+    args, model = given["args"], given["model"]
+    if not asks_to_pack(args):
+        return args
+    dataset: Any = given.get("train_dataset")
+    if hasattr(dataset, "__len__") and len(dataset) == 0:
+        raise ValueError("train_dataset is empty: there is nothing to pack")
+    decision = decide(model, args)
+    reasons = (*decision.reasons, *_of_setup(args, given), *_of_dataset(args, given))
+    if reasons:
+        return refused(args, Decision(False, reasons, model=decision.model), type(trainer).__name__)
+    if hasattr(args, "accelerator_config"):
+        # One row of documents cannot be cut into a share for each process: each reads its own rows of a stream.
+        args = copy.copy(args)
+        args.accelerator_config = copy.copy(args.accelerator_config)
+        args.accelerator_config.dispatch_batches = False
+    return args
+
+
+def confirmed(trainer: Any, args: Any, model: Any, given: Any) -> Any:
+    """`args`, once a model that was `given` by name is built: what was decided by its name is asked again of the model."""
+    if not isinstance(given, str) or not asks_to_pack(args):
+        return args
+    decision = decide(model, args)
+    return args if decision.packing else refused(args, decision, type(trainer).__name__)
+
+
+def asks_to_pack(args: Any) -> bool:
+    """Whether some rows of a trainer with these arguments are to hold several documents."""
+    return any(getattr(args, name, None) for name in _SWITCHES)
+
+
+def refused(args: Any, decision: Decision, trainer: str) -> Any:
+    """A copy of `args` that does not pack, after one PackingWarning; PackingRefused under `PATCHWORK_ON_REFUSAL=raise`."""
+    switch = os.environ.get("PATCHWORK_ON_REFUSAL", "pad")
+    if switch not in ("pad", "raise"):
+        raise ValueError(f"PATCHWORK_ON_REFUSAL={switch!r}: it is 'pad' (the default) or 'raise'")
+    if switch == "raise":
+        raise PackingRefused(decision)
+    asked = ", ".join(f"{name}={getattr(args, name)}" for name in _SWITCHES if getattr(args, name, None))
+    cut = getattr(args, "max_length", None)
+    warnings.warn(
+        f"{trainer}({asked}): {PackingRefused(decision)}. It goes on with padded batches of one document a row"
+        + (f", each cut to max_length={cut}" if cut is not None else "")
+        + ". PATCHWORK_ON_REFUSAL=raise makes this an error",
+        PackingWarning,
+        stacklevel=4,
+    )
+    args = copy.copy(args)
+    for name in _SWITCHES:
+        if getattr(args, name, None):
+            setattr(args, name, False)
+    return args
+
+
+def _of_setup(args: Any, given: Mapping[str, Any]) -> list[str]:
+    """What stands beside the model and would bypass its boundaries."""
+    reasons = []
+    if given.get("data_collator") is not None:
+        reasons.append(f"the data collator ({type(given['data_collator']).__name__}) is the caller's own: it may lose boundaries")
+    if (reason := prompt_learning_reason(given.get("peft_config"))) is not None:
+        reasons.append(reason)
+    parallelism = getattr(args, "parallelism_config", None)
+    for name, what in (("cp_size", "context"), ("sp_size", "sequence")):
+        size = getattr(parallelism, name, None) or int(os.environ.get(f"PARALLELISM_CONFIG_{name.upper()}") or 1)
+        if size > 1:
+            reasons.append(f"{what} parallelism ({name}={size}) cuts rows anywhere, and no state or mask goes across the cut")
+    return reasons
+
+
+def _of_dataset(args: Any, given: Mapping[str, Any]) -> list[str]:
+    for name in ("train_dataset", "eval_dataset"):
+        if (dataset := given.get(name)) is None:
+            continue
+        for part in dataset.values() if isinstance(dataset, Mapping) else [dataset]:
+            if _columns(part) is None and not _multimodal(given["model"], args):
+                continue
+            if has_pictures(part):
+                return [f"{name} has pictures or sound beside its text, and these have no place in a packed row"]
+    return []
+
+
+def has_pictures(dataset: Any) -> bool:
+    """Whether the rows of a dataset hold more than text. A stream that does not know its columns is asked for one example."""
+    columns = _columns(dataset)
+    if columns is None:
+        columns = next(iter(dataset), {})
+    return any(name in columns for name in _PICTURES)
+
+
+def _columns(dataset: Any) -> Any:
+    return getattr(dataset, "column_names", None)
+
+
+def _multimodal(model: Any, args: Any) -> bool:
+    config: Any = getattr(model, "config", None)
+    if isinstance(model, str):
+        try:
+            config, _ = resolved(model, args)
+        except Unresolved:  # a reason of its own, which decide() gives
+            return False
+    return hasattr(config, "get_text_config") and config.get_text_config() is not config
+
+
+def text_side(processing_class: Any, args: Any, dataset: Any) -> Any:
+    """The tokenizer of a processor whose trainer is to pack text: TRL before 0.24 takes any processor for pictures."""
+    tokenizer = getattr(processing_class, "tokenizer", None)
+    if tokenizer is None or not asks_to_pack(args) or has_pictures(dataset):
+        return processing_class
+    if getattr(tokenizer, "chat_template", None) is None:
+        tokenizer.chat_template = getattr(processing_class, "chat_template", None)
+    return tokenizer
+
+
+def refuse_packed_before(trainer: Any, dataset: Any, packing: bool) -> None:
+    """Raises PackingRefused where rows that are packed already are to be packed again: they would count as documents."""
+    if packing and "seq_lengths" in (getattr(dataset, "column_names", None) or ()):
+        reason = (
+            "the dataset is packed already (it has seq_lengths), and its rows would count as documents: give the documents, or "
+            "set packing=False, and its rows keep theirs"
+        )
+        raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+
+
+def counted(trainer: Any, inputs: Mapping[str, Any], num_items_in_batch: Any) -> Any:
+    """The denominator of a loss, at least 1: a batch in which no label counts has loss 0, not 0 / 0.
+
+    Raises PackingRefused for a packed row under torch's DataParallel, which deals out rows, and there is one.
+    """
+    if "seq_idx" in inputs and trainer.args.n_gpu > 1:
+        reason = (
+            f"DataParallel over {trainer.args.n_gpu} GPUs cannot share one packed row: start with torchrun or accelerate launch"
+        )
+        raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+    if num_items_in_batch is None:
+        labels = inputs.get("labels")
+        return num_items_in_batch if labels is None or bool((labels[..., 1:] != -100).any()) else 1
+    return num_items_in_batch.clamp(min=1) if hasattr(num_items_in_batch, "clamp") else max(num_items_in_batch, 1)

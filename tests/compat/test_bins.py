@@ -1,0 +1,125 @@
+"""Each token of a dataset comes out of packing once, and where its document begins is known."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+
+datasets = pytest.importorskip("datasets")
+trl = pytest.importorskip("trl")
+pa = pytest.importorskip("pyarrow")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from packaging.version import Version  # noqa: E402
+
+from patchwork.packing.bins import PackingWarning, columns_of, pack, pack_wrapped  # noqa: E402
+
+DOCUMENTS = st.lists(st.lists(st.integers(0, 9), max_size=9), max_size=12)
+VERSION = Version(trl.__version__)
+SPLITTING = "bfd-requeue" if Version("1.0") > VERSION else "bfd_split"
+
+
+def dataset_of(documents):
+    features = datasets.Features({"input_ids": datasets.Sequence(datasets.Value("int64"))})
+    return datasets.Dataset.from_dict({"input_ids": documents}, features=features)
+
+
+@given(DOCUMENTS, st.integers(1, 7), st.data())
+@settings(max_examples=150, deadline=None)
+def test_wrapped_rows_are_the_stream_cut_at_documents_and_rows(documents, width, data):
+    table = pa.table(
+        {"input_ids": pa.array(documents, pa.list_(pa.int64())), "labels": pa.array(documents, pa.list_(pa.int32()))}
+    )
+    start = data.draw(st.integers(0, len(documents)))
+    packed = pack_wrapped(table.slice(start), width).to_pydict()
+    stream = [(token, number) for number, tokens in enumerate(documents[start:]) for token in tokens]
+    rows = [stream[at : at + width] for at in range(0, len(stream), width)]
+    assert packed["input_ids"] == packed["labels"] == [[token for token, _ in row] for row in rows]
+    assert packed["seq_lengths"] == [
+        [len(list(piece)) for _, piece in itertools.groupby(row, key=lambda e: e[1])] for row in rows
+    ]
+
+
+def test_columns_that_do_not_fit_together_raise():
+    with pytest.raises(ValueError, match="input_ids and labels cannot be packed together"):
+        pack_wrapped(pa.table({"input_ids": [[1, 2]], "labels": [[1]]}), 4)
+    with pytest.raises(ValueError, match="column text holds string"):
+        pack_wrapped(pa.table({"input_ids": [[1, 2]], "text": ["ab"]}), 4)
+    with pytest.raises(ValueError, match="lists of double, not of integers"):
+        pack(trl.pack_dataset, datasets.Dataset.from_dict({"input_ids": [[0.5]]}), 4, "bfd", {})
+    shifted = datasets.Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [[1], [2, 3]]})
+    with pytest.raises(ValueError, match=r"row 0 .* has 2 and 1 entries"):
+        pack(trl.pack_dataset, shifted, 4, "bfd", {})
+
+
+@pytest.mark.parametrize("strategy", ["bfd", "wrapped"])
+def test_rows_hold_at_least_one_token(strategy):
+    with pytest.raises(ValueError, match="max_length=0"):
+        pack(trl.pack_dataset, dataset_of([[1, 2]]), 0, strategy, {})
+
+
+@pytest.mark.parametrize("strategy", ["bfd", "wrapped", SPLITTING])
+def test_no_token_is_lost_or_there_twice_in_any_strategy(strategy, patched):
+    if strategy == SPLITTING and Version("0.29") > VERSION:
+        pytest.skip("this release has no such strategy")
+    documents = [[number * 10 + place for place in range(number % 7)] for number in range(2500)]
+    with pytest.warns(PackingWarning, match=r"358 of 2500 documents are empty"):
+        packed = pack(trl.pack_dataset, dataset_of(documents), 6, strategy, {})
+    assert sorted(token for row in packed["input_ids"] for token in row) == sorted(itertools.chain(*documents))
+    assert [sum(lengths) for lengths in packed["seq_lengths"]] == [len(row) for row in packed["input_ids"]]
+    assert all(0 < len(row) <= 6 for row in packed["input_ids"])
+
+
+def test_stock_wrapped_packing_loses_tokens_of_later_batches():
+    """The control, where the release has the fault."""
+    if not Version("1.0") <= VERSION < Version("1.14"):
+        pytest.skip("this release does not have the fault")
+    documents = [[number * 10 + place for place in range(1, 6)] for number in range(2500)]
+    packed = trl.pack_dataset(dataset_of(documents), 6, "wrapped", {})
+    assert sorted(token for row in packed["input_ids"] for token in row) != sorted(itertools.chain(*documents))
+
+
+def test_what_is_cut_is_counted():
+    documents = [[1, 2, 3, 4], [5, 6], [7, 8, 9], [10]]
+    splits = Version("0.27") <= VERSION < Version("0.29")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        packed = pack(trl.pack_dataset, dataset_of(documents), 3, "bfd", {})
+    assert sum(map(len, packed["input_ids"])) == (10 if splits else 9)
+    texts = [str(each.message) for each in caught if each.category is PackingWarning]
+    assert texts == [] if splits else len(texts) == 1 and "1 of 4 documents to max_length=3: 10 tokens in, 9 out" in texts[0]
+
+
+def test_what_is_cut_of_a_stream_is_counted_as_it_is_read():
+    if Version("0.27") <= VERSION < Version("0.29"):
+        pytest.skip("this release splits documents")
+    stream = dataset_of([[1, 2, 3, 4], [], [5, 6]]).to_iterable_dataset()
+    packed = pack(trl.pack_dataset, stream, 3, "bfd", {})
+    with pytest.warns(PackingWarning, match="1 of 2 documents to max_length=3: 6 tokens in, 5 out"):
+        rows = list(packed)
+    assert sorted(token for row in rows for token in row["input_ids"]) == [1, 2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("documents", [[], [[], []]], ids=["no rows", "empty rows"])
+def test_a_dataset_without_tokens_raises(documents):
+    with pytest.raises(ValueError, match=f"{len(documents)} documents and no token"):
+        pack(trl.pack_dataset, dataset_of(documents), 4, "bfd", {})
+
+
+def test_a_packer_that_loses_tokens_or_boundaries_is_noticed():
+    from patchwork.packing import IsolationError
+
+    dataset = dataset_of([[1, 2], [3, 4]])
+    with pytest.raises(IsolationError, match="2 tokens of 4"):
+        pack(lambda given, *_: given.select([0]).add_column("seq_lengths", [[2]]), dataset, 4, "bfd", {})
+    with pytest.raises(IsolationError, match="rows without seq_lengths"):
+        pack(lambda given, *_: given, dataset, 4, "bfd", {})
+
+
+def test_a_stream_that_does_not_know_its_columns_is_asked_for_one_example():
+    stream = dataset_of([[1, 2]]).to_iterable_dataset().map(lambda example: {"labels": example["input_ids"]})
+    assert set(columns_of(stream)) == {"input_ids", "labels"}
+    assert len(list(stream)) == 1
