@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from patchwork.packing.guard import Decision, adopt_model, decide
-from patchwork.packing.trainers import refused
+from patchwork.packing.trainers import of_parallelism, refused
 from patchwork.packing.unpadding import unpad
 
 
@@ -19,7 +18,7 @@ def padding_free(args: Any, *models: Any) -> bool:
         return False
     decisions = [decide(model, args) for model in models if model is not None]
     reasons = list(dict.fromkeys(reason for decision in decisions for reason in decision.reasons))
-    reasons += _parallel(args)
+    reasons += of_parallelism(args)
     if reasons:
         refused(args, Decision(False, tuple(reasons), model=decisions[0].model), "DPOTrainer")
     return not reasons
@@ -58,13 +57,3 @@ def _needs_rows(args: Any) -> bool:
 def _sees(model: Any) -> bool:
     """Whether a model takes more than text: positions of images are not those that a flat row says."""
     return model.config.get_text_config() is not model.config
-
-
-def _parallel(args: Any) -> list[str]:
-    parallelism = getattr(args, "parallelism_config", None)
-    reasons = []
-    for name, what in (("cp_size", "context"), ("sp_size", "sequence")):
-        size = getattr(parallelism, name, None) or int(os.environ.get(f"PARALLELISM_CONFIG_{name.upper()}") or 1)
-        if size > 1:
-            reasons.append(f"{what} parallelism ({name}={size}) cuts rows anywhere, and no state or mask goes across the cut")
-    return reasons

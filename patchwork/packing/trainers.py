@@ -85,6 +85,12 @@ def _of_setup(args: Any, given: Mapping[str, Any]) -> list[str]:
         reasons.append(f"the data collator ({type(given['data_collator']).__name__}) is the caller's own: it may lose boundaries")
     if (reason := prompt_learning_reason(given.get("peft_config"))) is not None:
         reasons.append(reason)
+    return reasons + of_parallelism(args)
+
+
+def of_parallelism(args: Any) -> list[str]:
+    """Why packed rows cannot be shared out as these arguments, or accelerate's environment, want it."""
+    reasons = []
     parallelism = getattr(args, "parallelism_config", None)
     for name, what in (("cp_size", "context"), ("sp_size", "sequence")):
         size = getattr(parallelism, name, None) or int(os.environ.get(f"PARALLELISM_CONFIG_{name.upper()}") or 1)
