@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from patchwork.packing.bins import PackingWarning
     from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
     from patchwork.packing.guard import Decision, PackingRefused, decide
     from patchwork.packing.isolation import adopt, isolate, restore
@@ -21,6 +22,7 @@ __all__ = [
     "IsolationError",
     "LeakReport",
     "PackingRefused",
+    "PackingWarning",
     "adopt",
     "decide",
     "isolate",
@@ -34,6 +36,7 @@ _HOMES = {
     "IsolationError": "boundaries",
     "Decision": "guard",
     "PackingRefused": "guard",
+    "PackingWarning": "bins",
     "decide": "guard",
     "adopt": "isolation",
     "isolate": "isolation",
