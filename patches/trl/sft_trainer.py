@@ -8,7 +8,9 @@ _COLLATOR = "trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call"
 _INIT = "trl.trainer.sft_trainer:SFTTrainer.__init__"
 _PREPARE = "trl.trainer.sft_trainer:SFTTrainer._prepare_dataset"
 
-_FLATTEN = "from patchwork.packing.collate import boundary_arguments, flattening\nself, examples = flattening(self, examples)"
+_FLATTEN = (
+    "from patchwork.packing.collate import boundary_arguments, flattening, places_in\nself, examples = flattening(self, examples)"
+)
 _POSITIONS_ALONE = """
 if self.padding_free:
     output["position_ids"] = pad($$$PADDING)
@@ -33,13 +35,12 @@ PATCHES = (
         versions={"trl": ">=0.23.1"},
         reason=(
             "Rows that are packed for evaluation only get a mask of ones; empty documents make a boundary vanish; rows that "
-            "disagree on seq_lengths lose theirs; each padding token becomes a document. So examples are put in order first."
+            "disagree on seq_lengths lose theirs; each padding token becomes a document, and routers count it. So examples are "
+            "put in order first."
         ),
         edits=[
             at_start(_FLATTEN),
-            required(_MASKED).insert_before(
-                'output["position_ids"] = boundary_arguments(examples, output["input_ids"])["position_ids"]'
-            ),
+            required(_MASKED).insert_before('output.update(places_in(examples, output["input_ids"]))'),
         ],
         cases=[
             Case(
@@ -47,7 +48,7 @@ PATCHES = (
                 after=_torch_call(
                     *_FLATTEN.splitlines(),
                     "flattened()",
-                    'output["position_ids"] = boundary_arguments(examples, output["input_ids"])["position_ids"]',
+                    'output.update(places_in(examples, output["input_ids"]))',
                     _MASKED,
                 ),
             )

@@ -108,10 +108,23 @@ def boundary_arguments(examples: Sequence[Mapping[str, Any]], row: Any) -> dict[
 
     What T exceeds the documents by is padding, and one tail. Returns what `Boundaries.model_kwargs` does: `position_ids`,
     int64 `(1, T)`; `seq_idx`, int32 `(1, T)`; `cu_seq_lens_q` and `cu_seq_lens_k`, int32 `(segments + 1,)`; `max_length_q`
-    and `max_length_k`, ints. Raises BoundariesError for lengths that do not fit into T.
+    and `max_length_k`, ints. With a tail also `attention_mask`, int64 `(1, T)`, 0 there: the auxiliary loss of routers leaves
+    out what a mask does, and nothing else. Raises BoundariesError for lengths that do not fit into T.
     """
     lengths = [length for example in examples for length in example["seq_lengths"]]
-    return Boundaries.from_seq_lens(lengths, total=row.shape[1], device=row.device).model_kwargs()
+    boundaries = Boundaries.from_seq_lens(lengths, total=row.shape[1], device=row.device)
+    told = boundaries.model_kwargs()
+    if (tokens := sum(lengths)) < boundaries.row_length:
+        told["attention_mask"] = row.new_zeros(row.shape, dtype=told["position_ids"].dtype)
+        told["attention_mask"][:, :tokens] = 1
+    return told
+
+
+def places_in(examples: Sequence[Mapping[str, Any]], row: Any) -> dict[str, Any]:
+    """Of `boundary_arguments`, what a collator that knows boundaries (TRL 1.16) derives them from: `position_ids`, and
+    `attention_mask` where there is a tail."""
+    told = boundary_arguments(examples, row)
+    return {name: told[name] for name in ("position_ids", "attention_mask") if name in told}
 
 
 def keep_lengths(columns: Mapping[str, Any] | None, kept: Collection[str] | None) -> None:

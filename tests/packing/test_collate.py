@@ -85,6 +85,8 @@ def test_padding_is_one_tail():
     assert made["cu_seq_lens_q"].tolist() == [0, 3, 5, 8]
     assert made["seq_idx"].tolist() == [[0, 0, 0, 1, 1, 2, 2, 2]]
     assert made["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
+    assert made["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 0, 0, 0]]
+    assert "attention_mask" not in boundary_arguments([{"seq_lengths": [3, 2]}], torch.zeros(1, 5))
     assert (made["max_length_q"], made["seq_idx"].dtype, made["cu_seq_lens_k"].dtype) == (3, torch.int32, torch.int32)
 
 
