@@ -20,6 +20,10 @@ else:
 """
 _MASKED = 'output["labels"][output["position_ids"] == 0] = -100'
 _WARNED = 'if args.packing and args.packing_strategy == "bfd" and not use_flash_attention:\n    logger.warning($TEXT)'
+_UNCOUNTED = (
+    "Where packing was refused, padded rows lose the tokens of long documents that packing might have kept, without a word."
+)
+_COUNT = "from patchwork.packing.trainers import before_truncation\ndataset = before_truncation(args, dataset, packing)"
 
 
 def _torch_call(*lines: str) -> str:
@@ -113,8 +117,11 @@ PATCHES = (
     Patch(
         name="trl.sft.text_of_processors.old",
         target=_INIT,
-        versions={"trl": ">=0.22.2,<0.24"},
-        reason="Before 0.24 whoever has a processor is taken to train on pictures, and is refused packing for text too.",
+        versions={"trl": ">=0.22.2,<1.0"},
+        reason=(
+            "Before 1.10 whoever has a processor is refused packing, for text too. Before 0.24 it is taken to train on pictures, "
+            "and before 1.0 its preparation takes what a processor makes of one text for a batch: so the tokenizer does it."
+        ),
         edits=[
             at_start("from patchwork.packing.trainers import text_side"),
             required("if processing_class is None:\n    $$$LOAD").insert_after(
@@ -125,7 +132,7 @@ PATCHES = (
     Patch(
         name="trl.sft.text_of_processors",
         target=_INIT,
-        versions={"trl": ">=0.24,<1.10"},
+        versions={"trl": ">=1.0,<1.10"},
         reason="Before 1.10 whoever has a processor is refused packing, for text too.",
         edits=[
             at_start("from patchwork.packing.trainers import has_pictures"),
@@ -177,6 +184,27 @@ PATCHES = (
                 "pack(pack_dataset, dataset, args.max_length, args.packing_strategy, map_kwargs)"
             ),
         ],
+    ),
+    Patch(
+        name="trl.sft.cuts",
+        target=_PREPARE,
+        versions={"trl": ">=1.8"},
+        reason=_UNCOUNTED,
+        edits=[required("if args.max_length is not None and not packing:\n    $$$CUT").insert_before(_COUNT)],
+    ),
+    Patch(
+        name="trl.sft.cuts_in_collator",
+        target=_PREPARE,
+        versions={"trl": ">=1.0,<1.8"},
+        reason=_UNCOUNTED,
+        edits=[required("if packing:\n    if args.max_length is None:\n        raise $E\n    $$$PACK").insert_before(_COUNT)],
+    ),
+    Patch(
+        name="trl.sft.cuts_of_old",
+        target=_PREPARE,
+        versions={"trl": ">=0.22.2,<1.0"},
+        reason=_UNCOUNTED,
+        edits=[required("dataset = truncate_dataset(dataset, args.max_length, map_kwargs)").insert_before(_COUNT)],
     ),
     Patch(
         name="trl.sft.labels",

@@ -90,11 +90,10 @@ def pack(
 
     if seq_length < 1:
         raise ValueError(f"max_length={seq_length}: a packed row holds at least one token")
-
     if not isinstance(dataset, Dataset):
         dataset = dataset.filter(_has_tokens)
         if _truncates(strategy):
-            dataset = dataset.map(_note_cuts, batched=True, fn_kwargs={"seq_length": seq_length})
+            dataset = dataset.map(_note_cuts, batched=True, fn_kwargs={"what": "packing", "seq_length": seq_length})
         return pack_dataset(dataset, seq_length, strategy, map_kwargs)
     import numpy as np
 
@@ -113,9 +112,24 @@ def pack(
     if out != tokens and out != int(np.minimum(lengths, seq_length).sum()):
         raise IsolationError(f"packing with {strategy!r} made {out} tokens of {tokens}: some are lost or there twice")
     if out != tokens:
-        _warn_of_cuts(lengths, tokens, out, seq_length)
+        _warn_of_cuts("packing", lengths, seq_length)
     logger.info("packed %d documents into %d rows: %d tokens in, %d out", len(lengths), len(packed), tokens, out)
     return packed
+
+
+def with_cuts_counted(dataset: Any, seq_length: int | None) -> Any:
+    """A dataset whose documents are going to be cut to `seq_length`, one to a row, after a PackingWarning that counts them."""
+    from datasets import Dataset
+
+    if seq_length is None:
+        return dataset
+    what = "without packing, TRL"
+    if not isinstance(dataset, Dataset):
+        return dataset.map(_note_cuts, batched=True, fn_kwargs={"what": what, "seq_length": seq_length})
+    lengths = _lengths(dataset.select_columns(["input_ids"]))
+    if (lengths > seq_length).any():
+        _warn_of_cuts(what, lengths, seq_length)
+    return dataset
 
 
 def columns_of(dataset: Any) -> list[str]:
@@ -144,20 +158,22 @@ def _has_tokens(example: Mapping[str, Any]) -> bool:
     return len(example["input_ids"]) > 0
 
 
-def _note_cuts(batch: Mapping[str, Any], seq_length: int) -> dict[str, Any]:
+def _note_cuts(batch: Mapping[str, Any], what: str, seq_length: int) -> dict[str, Any]:
     import numpy as np
 
     lengths = np.array([len(tokens) for tokens in batch["input_ids"]])
-    kept = np.minimum(lengths, seq_length)
-    if kept.sum() != lengths.sum():
-        _warn_of_cuts(lengths, int(lengths.sum()), int(kept.sum()), seq_length)
+    if (lengths > seq_length).any():
+        _warn_of_cuts(what, lengths, seq_length)
     return {}
 
 
-def _warn_of_cuts(lengths: np.ndarray[Any, Any], tokens: int, out: int, seq_length: int) -> None:
+def _warn_of_cuts(what: str, lengths: np.ndarray[Any, Any], seq_length: int) -> None:
+    import numpy as np
+
     warnings.warn(
-        f"packing cuts {int((lengths > seq_length).sum())} of {len(lengths)} documents to max_length={seq_length}: {tokens} "
-        f"tokens in, {out} out. To keep them, raise max_length, or use packing_strategy='bfd_split' where TRL has it",
+        f"{what} cuts {int((lengths > seq_length).sum())} of {len(lengths)} documents to max_length={seq_length}: "
+        f"{int(lengths.sum())} tokens in, {int(np.minimum(lengths, seq_length).sum())} out. To keep them, raise max_length"
+        + (", or use packing_strategy='bfd_split' where TRL has it" if what == "packing" else ""),
         PackingWarning,
         stacklevel=3,
     )

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from patchwork.packing.bins import PackingWarning
+from patchwork.packing.bins import PackingWarning, with_cuts_counted
 from patchwork.packing.guard import Decision, PackingRefused, decide, prompt_learning_reason
 from patchwork.packing.loading import Unresolved, resolved
 
@@ -34,7 +34,7 @@ def guarded(trainer: Any, given: Mapping[str, Any]) -> Any:
     reasons = (*decision.reasons, *_of_setup(args, given), *_of_dataset(args, given))
     if reasons:
         return refused(args, Decision(False, reasons, model=decision.model), type(trainer).__name__)
-    if hasattr(args, "accelerator_config"):
+    if not all(hasattr(part, "__len__") for part in _parts(given)) and hasattr(args, "accelerator_config"):
         # One row of documents cannot be cut into a share for each process: each reads its own rows of a stream.
         args = copy.copy(args)
         args.accelerator_config = copy.copy(args.accelerator_config)
@@ -63,19 +63,23 @@ def refused(args: Any, decision: Decision, trainer: str) -> Any:
     if switch == "raise":
         raise PackingRefused(decision)
     asked = ", ".join(f"{name}={getattr(args, name)}" for name in _SWITCHES if getattr(args, name, None))
-    cut = getattr(args, "max_length", None)
     warnings.warn(
-        f"{trainer}({asked}): {PackingRefused(decision)}. It goes on with padded batches of one document a row"
-        + (f", each cut to max_length={cut}" if cut is not None else "")
-        + ". PATCHWORK_ON_REFUSAL=raise makes this an error",
+        f"{trainer}({asked}): {PackingRefused(decision)}. It goes on with padded batches of one document a row. "
+        "PATCHWORK_ON_REFUSAL=raise makes this an error",
         PackingWarning,
         stacklevel=4,
     )
     args = copy.copy(args)
+    args._patchwork_padded = True
     for name in _SWITCHES:
         if getattr(args, name, None):
             setattr(args, name, False)
     return args
+
+
+def before_truncation(args: Any, dataset: Any, packing: bool) -> Any:
+    """A tokenized dataset on its way to be truncated; what is lost of one that was to be packed is counted."""
+    return dataset if packing or not hasattr(args, "_patchwork_padded") else with_cuts_counted(dataset, args.max_length)
 
 
 def _of_setup(args: Any, given: Mapping[str, Any]) -> list[str]:
@@ -100,15 +104,16 @@ def of_parallelism(args: Any) -> list[str]:
 
 
 def _of_dataset(args: Any, given: Mapping[str, Any]) -> list[str]:
-    for name in ("train_dataset", "eval_dataset"):
-        if (dataset := given.get(name)) is None:
-            continue
-        for part in dataset.values() if isinstance(dataset, Mapping) else [dataset]:
-            if _columns(part) is None and not _multimodal(given["model"], args):
-                continue
-            if has_pictures(part):
-                return [f"{name} has pictures or sound beside its text, and these have no place in a packed row"]
+    for part in _parts(given):
+        if (_columns(part) is not None or _multimodal(given["model"], args)) and has_pictures(part):
+            return ["the dataset has pictures or sound beside its text, and these have no place in a packed row"]
     return []
+
+
+def _parts(given: Mapping[str, Any]) -> list[Any]:
+    """The datasets of a trainer, those of evaluation too."""
+    found = [given[name] for name in ("train_dataset", "eval_dataset") if given.get(name) is not None]
+    return [part for each in found for part in (each.values() if isinstance(each, Mapping) else [each])]
 
 
 def has_pictures(dataset: Any) -> bool:
@@ -134,7 +139,7 @@ def _multimodal(model: Any, args: Any) -> bool:
 
 
 def text_side(processing_class: Any, args: Any, dataset: Any) -> Any:
-    """The tokenizer of a processor whose trainer is to pack text: TRL before 0.24 takes any processor for pictures."""
+    """The tokenizer of a processor whose trainer is to pack text: TRL before 1.0 cannot prepare text with a processor."""
     tokenizer = getattr(processing_class, "tokenizer", None)
     if tokenizer is None or not asks_to_pack(args) or has_pictures(dataset):
         return processing_class

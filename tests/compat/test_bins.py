@@ -51,7 +51,7 @@ def test_columns_that_do_not_fit_together_raise():
     with pytest.raises(ValueError, match="lists of double, not of integers"):
         pack(trl.pack_dataset, datasets.Dataset.from_dict({"input_ids": [[0.5]]}), 4, "bfd", {})
     shifted = datasets.Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [[1], [2, 3]]})
-    with pytest.raises(ValueError, match=r"row 0 .* has 2 and 1 entries"):
+    with pytest.raises(ValueError, match=r"row 0 has 2 and 1 entries"):
         pack(trl.pack_dataset, shifted, 4, "bfd", {})
 
 
