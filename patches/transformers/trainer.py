@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start
+from patchwork.engine.patch import Case, Patch, at_start, required
 
+_EXPECT = "from patchwork.packing.trainers import boundaries_expected\nboundaries_expected(self, inputs)"
 _ADOPT = "from patchwork.packing.guard import adopt_model\nadopt_model(model)"
 
 PATCHES = (
@@ -22,6 +23,26 @@ PATCHES = (
                 after=(
                     "def __init__(self, model=None):\n    from patchwork.packing.guard import adopt_model\n"
                     "    adopt_model(model)\n    self.model = model\n"
+                ),
+            )
+        ],
+    ),
+    Patch(
+        name="transformers.isolation.batches",
+        target="transformers.trainer:Trainer._prepare_inputs",
+        versions={"transformers": ">=4.57"},
+        reason=(
+            "What a batch says of its documents is lost where a loss of one's own hands on its tokens alone, or a collator of "
+            "one's own forgets it, and nothing tells. Each batch passes here before the loss."
+        ),
+        edits=[required("inputs = self._prepare_input(inputs)").insert_after(_EXPECT)],
+        cases=[
+            Case(
+                before="def _prepare_inputs(self, inputs):\n    inputs = self._prepare_input(inputs)\n    return inputs\n",
+                after=(
+                    "def _prepare_inputs(self, inputs):\n    inputs = self._prepare_input(inputs)\n"
+                    "    from patchwork.packing.trainers import boundaries_expected\n"
+                    "    boundaries_expected(self, inputs)\n    return inputs\n"
                 ),
             )
         ],

@@ -177,8 +177,8 @@ PATCHES = (
         edits=[
             at_start(
                 "from patchwork.packing.bins import columns_of, pack\n"
-                "from patchwork.packing.trainers import refuse_packed_before\n"
-                "refuse_packed_before(self, dataset, packing)"
+                "from patchwork.packing.trainers import to_pack\n"
+                "packing = to_pack(self, dataset, packing)"
             ),
             required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)").replace(
                 "pack(pack_dataset, dataset, args.max_length, args.packing_strategy, map_kwargs)"

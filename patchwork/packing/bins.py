@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from patchwork.packing.boundaries import IsolationError
@@ -135,6 +135,33 @@ def with_cuts_counted(dataset: Any, seq_length: int | None) -> Any:
 def columns_of(dataset: Any) -> list[str]:
     """The columns of a dataset; of a stream that does not know them, those of its first example."""
     return list(getattr(dataset, "column_names", None) or next(iter(dataset), {}))
+
+
+def is_list(dataset: Any, name: str, columns: Collection[str]) -> bool:
+    """Whether a column is there and has several entries a row, as far as is known; a stream may not say."""
+    return name in columns and type((getattr(dataset, "features", None) or {}).get(name)).__name__ != "Value"
+
+
+def packed_by(dataset: Any, name: str) -> bool:
+    """Whether some row of a dataset, or the first of a stream, has a document that begins within it, by its `position_ids`
+    (they fall) or its `seq_idx` (it rises)."""
+    from datasets import Dataset
+
+    if not is_list(dataset, name, columns_of(dataset)):
+        return False
+    import numpy as np
+
+    sign = -1 if name == "position_ids" else 1
+    if not isinstance(dataset, Dataset):
+        return bool((sign * np.diff(np.asarray(next(iter(dataset))[name])) > 0).any())
+    for batch in dataset.select_columns([name]).with_format("arrow").iter(batch_size=10_000):
+        column = batch.column(name).combine_chunks()
+        steps = sign * np.diff(column.flatten().to_numpy(zero_copy_only=False))
+        lengths = _row_lengths({name: column})
+        steps[np.cumsum(lengths[lengths > 0])[:-1] - 1] = 0  # between rows
+        if (steps > 0).any():
+            return True
+    return False
 
 
 def _lengths(dataset: Any) -> np.ndarray[Any, Any]:

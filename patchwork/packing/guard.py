@@ -15,6 +15,7 @@ from patchwork.packing.mixers import MIXERS, Mixer
 
 SWITCHED_OFF = "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches"
 NOT_TOLD = "with attn_implementation={!r} its calls do not say where documents begin: use 'sdpa'"
+WEIGHTS = "its config asks for attention weights (output_attentions), which documents side by side do not have"
 ONE_SCORE = "{} gives one answer for a whole row, however many documents it holds"
 ATTENTION = "documents side by side, a block mask, or varlen arguments"
 
@@ -97,6 +98,8 @@ def _decide_config(config: Any, name: str) -> Decision:
         return _refuse(name, ENCODER_DECODER)
     if not of_transformers(text):
         return _refuse(name, f"its text part ({type(text).__module__}) is not part of transformers, so its mixers are unknown")
+    if getattr(text, "output_attentions", False):
+        return _refuse(name, WEIGHTS)
     folder = type(text).__module__.split(".")[2]
     family = next((each for each in FAMILIES if each.name == folder), None)
     if family is not None:
@@ -149,6 +152,8 @@ def _decide_model(model: Any) -> Decision:
         return _refuse(name, str(error))
     for backbone in (model.get_submodule(part.module) for part in parts if part.role == "backbone"):
         family = family_of(type(backbone))
+        if getattr(backbone.config, "output_attentions", False):
+            return _refuse(name, WEIGHTS)
         if family is not None and _flash_where_it_is_not_told(family, backbone.config):
             return _refuse(name, NOT_TOLD.format(backbone.config._attn_implementation))
     if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0" and _recurs(model, parts):

@@ -131,8 +131,10 @@ def _planned(model: Any, native: bool) -> tuple[list[tuple[Any, Flag]], tuple[Pa
     for module in model.modules():
         if id(module) not in plan.flags and _is_head(module) and _holds(module, backbones.values()):
             plan.flags[id(module)] = (module, Flag(type(module), "head"))
-    for module, _ in plan.flags.values():
-        _check_instance(module)
+    for module, flag in plan.flags.values():
+        # A head that is isolated may have been given another forward since: TRL's, which skips it, or accelerate's around it.
+        if flag.role != "head" or _role(module) != "head":
+            _check_instance(module)
     return list(plan.flags.values()), tuple(plan.parts)
 
 
@@ -221,8 +223,8 @@ def _check_instance(module: Any) -> None:
     if forward is None or _stale(module, forward) or _stale(module, module.__dict__.get("_old_forward")):
         return
     raise IsolationError(
-        f"the forward of a {type(module).__name__} was replaced on the instance ({forward!r:.80}), so it cannot be "
-        "isolated any more: isolate the model before wrapping it"
+        f"the forward of a {type(module).__name__} was replaced on the instance (by {getattr(forward, '__qualname__', forward)}), so "
+        "it cannot be isolated any more: isolate the model before wrapping it"
     )
 
 

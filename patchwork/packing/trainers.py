@@ -8,11 +8,15 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from patchwork.packing.bins import PackingWarning, with_cuts_counted
+from patchwork.packing.arguments import EXPLICIT
+from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_by, with_cuts_counted
+from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.guard import Decision, PackingRefused, decide, prompt_learning_reason
 from patchwork.packing.loading import Unresolved, resolved
+from patchwork.packing.told import told_of
 
 _SWITCHES = ("packing", "eval_packing", "padding_free")
+_STARTS = ("position_ids", "seq_idx")
 _PICTURES = ("image", "images", "video", "videos", "audio", "audios", "pixel_values")
 
 
@@ -64,8 +68,8 @@ def refused(args: Any, decision: Decision, trainer: str) -> Any:
         raise PackingRefused(decision)
     asked = ", ".join(f"{name}={getattr(args, name)}" for name in _SWITCHES if getattr(args, name, None))
     warnings.warn(
-        f"{trainer}({asked}): {PackingRefused(decision)}. It goes on with padded batches of one document a row. "
-        "PATCHWORK_ON_REFUSAL=raise makes this an error",
+        f"{trainer}({asked}): {PackingRefused(decision)}. It goes on without packing, on padded batches unless "
+        "its collator makes others. PATCHWORK_ON_REFUSAL=raise makes this an error",
         PackingWarning,
         stacklevel=4,
     )
@@ -148,14 +152,34 @@ def text_side(processing_class: Any, args: Any, dataset: Any) -> Any:
     return tokenizer
 
 
-def refuse_packed_before(trainer: Any, dataset: Any, packing: bool) -> None:
-    """Raises PackingRefused where rows that are packed already are to be packed again: they would count as documents."""
-    if packing and "seq_lengths" in (getattr(dataset, "column_names", None) or ()):
-        reason = (
-            "the dataset is packed already (it has seq_lengths), and its rows would count as documents: give the documents, or "
-            "set packing=False, and its rows keep theirs"
+def to_pack(trainer: Any, dataset: Any, packing: bool) -> bool:
+    """Whether a dataset is to be packed now: one that is packed already (it has `seq_lengths`) stays as it is.
+
+    Raises PackingRefused for one whose rows say otherwise that they hold several documents: SFTTrainer drops those columns.
+    """
+    columns = columns_of(dataset)
+    if is_list(dataset, "seq_lengths", columns):
+        return False
+    for name in _STARTS:
+        if name in columns and packed_by(dataset, name):
+            reason = f"its rows hold several documents, by {name}, which SFTTrainer drops: give their lengths as seq_lengths"
+            raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+    return packing
+
+
+def boundaries_expected(trainer: Any, inputs: Mapping[str, Any]) -> None:
+    """Called with each batch, ready for the model: remembers what it says of documents.
+
+    Raises IsolationError where rows of the dataset are packed and the batch says nothing: its collator has forgotten them.
+    """
+    dataset = trainer.train_dataset if trainer.model.training else trainer.eval_dataset
+    silent = "input_ids" in inputs and not any(inputs.get(name) is not None for name in (*EXPLICIT, "position_ids"))
+    if silent and is_list(dataset, "seq_lengths", _columns(dataset) or ()):
+        raise IsolationError(
+            f"rows of the dataset are packed (it has seq_lengths), but {type(trainer.data_collator).__name__} says nothing of "
+            "their documents: use the trainer's own collator, or hand on position_ids or seq_idx"
         )
-        raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+    told_of(inputs)
 
 
 def counted(trainer: Any, inputs: Mapping[str, Any], num_items_in_batch: Any) -> Any:

@@ -142,3 +142,11 @@ def test_a_model_with_an_unlisted_mixer_is_refused_by_name(model):
 def test_asking_changes_nothing(model):
     decide(model)
     assert not any("_patchwork_isolation" in vars(module) for module in model.modules())
+
+
+def test_attention_weights_are_refused_before_the_first_step(model):
+    changed = copy.deepcopy(model)
+    changed.config._attn_implementation = "eager"
+    changed.config.output_attentions = True
+    for asked in (changed, changed.config):
+        assert "attention weights" in decide(asked).reasons[0]

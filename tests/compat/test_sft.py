@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 import transformers
 import trl
+from accelerate.state import AcceleratorState
 from packaging.version import Version
 from tiny import build, recurrent_names
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -180,20 +183,100 @@ def test_rows_for_evaluation_are_truncated_as_without_packing(patched: None, tmp
     assert made.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_dataset_that_is_packed_already_keeps_its_boundaries_or_is_refused(patched: None, tmp_path: Path) -> None:
-    model = build_without_router_loss(recurrent_names()[0])
+def packed_rows(**columns: Any) -> datasets.Dataset:
     documents = token_lists()
-    rows = datasets.Dataset.from_dict(
-        {
-            "input_ids": [list(itertools.chain(*documents[:5])), list(itertools.chain(*documents[5:]))],
-            "seq_lengths": [list(LENGTHS[:5]), list(LENGTHS[5:])],
-        }
-    )
-    with pytest.raises(patchwork.packing.PackingRefused, match="the dataset is packed already"):
-        trainer(model, tmp_path, rows, packing=True)
+    rows = {"input_ids": [list(itertools.chain(*documents[:5])), list(itertools.chain(*documents[5:]))]}
+    return datasets.Dataset.from_dict({**rows, **columns})
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_dataset_that_is_packed_already_keeps_its_boundaries(packing: bool, patched: None, tmp_path: Path) -> None:
+    model = build_without_router_loss(recurrent_names()[0])
+    rows = packed_rows(seq_lengths=[list(LENGTHS[:5]), list(LENGTHS[5:])])
     expected = loss_of_documents(model)
-    loss = first_loss(model, tmp_path, checkpointing=False, dataset=rows, packing=False, max_length=256)
+    loss = first_loss(model, tmp_path, checkpointing=False, dataset=rows, packing=packing, max_length=256)
     assert loss == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
+@pytest.mark.parametrize("name", ["position_ids", "seq_idx"])
+def test_rows_that_say_otherwise_that_they_are_packed_are_refused(
+    name: str, stream: bool, packing: bool, patched: None, tmp_path: Path
+) -> None:
+    places = [
+        [place if name == "position_ids" else number for number, length in enumerate(part) for place in range(length)]
+        for part in (LENGTHS[:5], LENGTHS[5:])
+    ]
+    rows = packed_rows(**{name: places})
+    with pytest.raises(patchwork.packing.PackingRefused, match=f"several documents, by {name}"):
+        trainer(build("llama"), tmp_path, rows.to_iterable_dataset() if stream else rows, packing=packing, max_steps=1)
+
+
+def test_positions_and_numbers_of_single_documents_are_dropped_like_any_column(patched: None, tmp_path: Path) -> None:
+    documents = token_lists()
+    columns = {"position_ids": [list(range(len(each))) for each in documents], "seq_idx": [[0] * len(each) for each in documents]}
+    rows = datasets.Dataset.from_dict({"input_ids": documents, **columns})
+    model = build("llama")
+    expected = loss_of_documents(model)
+    assert first_loss(model, tmp_path, checkpointing=False, dataset=rows) == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_a_trainer_packed_may_be_given_to_it_again(patched: None, tmp_path: Path) -> None:
+    """TRL prepares the datasets of a dict twice, and those that it prepared before."""
+    model = build_without_router_loss(recurrent_names()[0])
+    expected = loss_of_documents(model)
+    documents = datasets.Dataset.from_dict({"input_ids": token_lists()})
+    made = trainer(model, tmp_path, evaluation=documents, packing=True, per_device_eval_batch_size=len(LENGTHS))
+    assert made.evaluate(made.eval_dataset)["eval_loss"] == pytest.approx(expected, abs=1e-5)
+    if late_datasets():
+        assert made.evaluate({"a": documents})["eval_a_loss"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.fixture
+def precision_of_its_own() -> Iterator[None]:
+    """accelerate keeps the precision of the first trainer of a process."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
+def test_a_second_trainer_packs_the_same_model(bf16: bool, patched: None, precision_of_its_own: None, tmp_path: Path) -> None:
+    """The first one may have given its head another forward."""
+    model = build_without_router_loss(recurrent_names()[0])
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", patchwork.packing.PackingWarning)
+            made = trainer(model, tmp_path, packing=True, max_steps=1, bf16=bf16, per_device_train_batch_size=10)
+        assert "seq_lengths" in made.train_dataset.column_names
+        made.train()
+
+
+class Forgetful(trl.SFTTrainer):
+    """Hands on a part of the batch."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        outputs = model(input_ids=inputs["input_ids"], labels=inputs["labels"])
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+def test_a_loss_of_ones_own_that_forgets_boundaries_raises(patched: None, tmp_path: Path) -> None:
+    made = trainer(build("llama"), tmp_path, kind=Forgetful, packing=True, max_steps=1, gradient_checkpointing=False)
+    with pytest.raises(patchwork.packing.IsolationError, match="documents and says so"):
+        made.train()
+    apart = trainer(build("llama"), tmp_path, kind=Forgetful, packing=False, max_steps=1, gradient_checkpointing=False)
+    apart.train()
+
+
+def test_a_collator_put_in_afterwards_that_forgets_boundaries_raises(patched: None, tmp_path: Path) -> None:
+    def collate(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        ids = torch.tensor(examples[0]["input_ids"])[None]
+        return {"input_ids": ids, "labels": ids.clone(), "attention_mask": torch.ones_like(ids)}
+
+    made = trainer(build("llama"), tmp_path, packing=True, max_steps=1, per_device_train_batch_size=1)
+    made.data_collator = collate
+    with pytest.raises(patchwork.packing.IsolationError, match="function says nothing of their documents"):
+        made.train()
 
 
 def test_labels_of_a_tokenized_dataset_are_packed_too(patched: None, tmp_path: Path) -> None:
