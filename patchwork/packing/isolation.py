@@ -222,9 +222,10 @@ def _check_instance(module: Any) -> None:
     forward = module.__dict__.get("forward")
     if forward is None or _stale(module, forward) or _stale(module, module.__dict__.get("_old_forward")):
         return
+    by = getattr(forward, "__qualname__", forward)
     raise IsolationError(
-        f"the forward of a {type(module).__name__} was replaced on the instance (by {getattr(forward, '__qualname__', forward)}), so "
-        "it cannot be isolated any more: isolate the model before wrapping it"
+        f"the forward of a {type(module).__name__} was replaced on the instance (by {by}), so it cannot be isolated any more: "
+        "isolate the model before wrapping it"
     )
 
 

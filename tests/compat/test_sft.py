@@ -234,8 +234,9 @@ def test_what_a_trainer_packed_may_be_given_to_it_again(patched: None, tmp_path:
 
 
 @pytest.fixture
-def precision_of_its_own() -> Iterator[None]:
-    """accelerate keeps the precision of the first trainer of a process."""
+def precision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """accelerate keeps the precision of the first trainer of a process, and transformers 4.57 puts it into the environment."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
