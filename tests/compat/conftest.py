@@ -23,3 +23,14 @@ def patched(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     patchwork.apply()
     yield
     patchwork.revert()
+
+
+@pytest.fixture(autouse=True)
+def precision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A trainer in bfloat16 makes those that come after it in its process so, too: accelerate keeps the precision of the
+    first, and transformers 4.57 puts it into the environment."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    yield
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    if state is not None and state._shared_state.get("_mixed_precision") not in (None, "no"):
+        state._reset_state(reset_partial_state=True)

@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 import torch
 import transformers
 import trl
-from accelerate.state import AcceleratorState
 from packaging.version import Version
 from tiny import build, recurrent_names
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -233,16 +231,8 @@ def test_what_a_trainer_packed_may_be_given_to_it_again(patched: None, tmp_path:
         assert made.evaluate({"a": documents})["eval_a_loss"] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.fixture
-def precision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """accelerate keeps the precision of the first trainer of a process, and transformers 4.57 puts it into the environment."""
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bfloat16"])
-def test_a_second_trainer_packs_the_same_model(bf16: bool, patched: None, precision_of_its_own: None, tmp_path: Path) -> None:
+def test_a_second_trainer_packs_the_same_model(bf16: bool, patched: None, tmp_path: Path) -> None:
     """The first one may have given its head another forward."""
     model = build_without_router_loss(recurrent_names()[0])
     for _ in range(2):
