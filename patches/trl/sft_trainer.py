@@ -8,9 +8,7 @@ _COLLATOR = "trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call"
 _INIT = "trl.trainer.sft_trainer:SFTTrainer.__init__"
 _PREPARE = "trl.trainer.sft_trainer:SFTTrainer._prepare_dataset"
 
-_FLATTEN = (
-    "from patchwork.packing.collate import boundary_arguments, flattening, places_in\nself, examples = flattening(self, examples)"
-)
+_FLATTEN = "from patchwork.packing.collate import flattening, places_in\nself, examples = flattening(self, examples)"
 _POSITIONS_ALONE = """
 if self.padding_free:
     output["position_ids"] = pad($$$PADDING)
@@ -68,7 +66,9 @@ PATCHES = (
         ),
         edits=[
             required(_POSITIONS_ALONE).insert_after(
-                'if self.padding_free:\n    output.update(boundary_arguments(examples, output["input_ids"]))'
+                "if self.padding_free:\n"
+                "    from patchwork.packing.collate import boundary_arguments\n"
+                '    output.update(boundary_arguments(examples, output["input_ids"]))'
             )
         ],
         fixed_when='output["seq_idx"] = $SEQ_IDX',
@@ -82,7 +82,7 @@ PATCHES = (
             "the first token of the next document."
         ),
         edits=[
-            at_start(_FLATTEN),
+            at_start(_FLATTEN.replace("places_in", "boundary_arguments")),
             required('output["labels"] = pad($$$LABELS)').insert_after(
                 "if self.padding_free:\n"
                 '    output.pop("attention_mask", None)\n'
@@ -176,7 +176,7 @@ PATCHES = (
         reason="Packing loses tokens of long documents without a word, fails on empty ones, and packs what is packed already.",
         edits=[
             at_start(
-                "from patchwork.packing.bins import columns_of, pack\n"
+                "from patchwork.packing.bins import pack\n"
                 "from patchwork.packing.trainers import to_pack\n"
                 "packing = to_pack(self, dataset, packing)"
             ),
@@ -213,7 +213,7 @@ PATCHES = (
         reason="Packing, and Liger, drop the labels of a dataset that comes tokenized, so masked tokens are trained on.",
         edits=[
             required("dataset = dataset.select_columns(columns)").insert_before(
-                'if "labels" in columns_of(dataset):\n    columns.append("labels")'
+                'from patchwork.packing.bins import columns_of\nif "labels" in columns_of(dataset):\n    columns.append("labels")'
             ),
             required('{"input_ids", "seq_lengths", "completion_mask", "assistant_masks"}').replace(
                 '{"input_ids", "labels", "seq_lengths", "completion_mask", "assistant_masks"}'
@@ -225,7 +225,10 @@ PATCHES = (
         target=_PREPARE,
         versions={"trl": ">=0.22.2,<0.23.1"},
         reason="A stream does not know its columns before it is read, and packing one fails.",
-        edits=[required("dataset.column_names", at_least=1).replace("columns_of(dataset)")],
+        edits=[
+            at_start("from patchwork.packing.bins import columns_of"),
+            required("dataset.column_names", at_least=1).replace("columns_of(dataset)"),
+        ],
     ),
     Patch(
         name="trl.sft.denominator",
