@@ -123,3 +123,16 @@ def test_a_stream_that_does_not_know_its_columns_is_asked_for_one_example():
     stream = dataset_of([[1, 2]]).to_iterable_dataset().map(lambda example: {"labels": example["input_ids"]})
     assert set(columns_of(stream)) == {"input_ids", "labels"}
     assert len(list(stream)) == 1
+
+
+@pytest.mark.parametrize("strategy", ["bfd", "wrapped"])
+def test_several_columns_get_one_column_of_lengths_with_one_list_a_row(strategy, patched):
+    documents = [[number * 10 + place for place in range(1 + number % 4)] for number in range(30)]
+    negated = [[-token for token in tokens] for tokens in documents]
+    dataset = datasets.Dataset.from_dict({"input_ids": documents, "labels": negated, "completion_mask": documents})
+    packed = pack(trl.pack_dataset, dataset, 6, strategy, {})
+    assert packed.column_names == ["input_ids", "labels", "completion_mask", "seq_lengths"]
+    for row in packed:
+        assert sum(row["seq_lengths"]) == len(row["input_ids"])
+        assert row["labels"] == [-token for token in row["input_ids"]]
+        assert row["completion_mask"] == row["input_ids"]
