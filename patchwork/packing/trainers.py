@@ -172,7 +172,8 @@ def boundaries_expected(trainer: Any, inputs: Mapping[str, Any]) -> None:
 
     Raises IsolationError where rows of the dataset are packed and the batch says nothing: its collator has forgotten them.
     """
-    dataset = trainer.train_dataset if trainer.model.training else trainer.eval_dataset
+    evaluated = getattr(trainer.callback_handler, "eval_dataloader", None)
+    dataset = trainer.train_dataset if trainer.model.training else getattr(evaluated, "dataset", None)
     silent = "input_ids" in inputs and not any(inputs.get(name) is not None for name in (*EXPLICIT, "position_ids"))
     if silent and is_list(dataset, "seq_lengths", _columns(dataset) or ()):
         raise IsolationError(

@@ -266,8 +266,16 @@ def test_a_collator_put_in_afterwards_that_forgets_boundaries_raises(patched: No
 
     made = trainer(build("llama"), tmp_path, packing=True, max_steps=1, per_device_train_batch_size=1)
     made.data_collator = collate
-    with pytest.raises(patchwork.packing.IsolationError, match="function says nothing of their documents"):
-        made.train()
+    for run in (made.train, lambda: made.evaluate(made.train_dataset)):
+        with pytest.raises(patchwork.packing.IsolationError, match="function says nothing of their documents"):
+            run()
+
+
+def test_rows_of_one_document_may_be_predicted_where_others_are_packed(patched: None, tmp_path: Path) -> None:
+    documents = datasets.Dataset.from_dict({"input_ids": token_lists(), "labels": token_lists()})
+    made = trainer(build("llama"), tmp_path, evaluation=documents, packing=False, eval_packing=True)
+    assert "seq_lengths" in made.eval_dataset.column_names
+    assert made.predict(documents).metrics["test_loss"] > 0
 
 
 def test_labels_of_a_tokenized_dataset_are_packed_too(patched: None, tmp_path: Path) -> None:
