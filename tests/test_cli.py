@@ -27,6 +27,10 @@ TRAINER = """
 class Trainer:
     def __init__(self, model=None):
         self.model = model
+
+    def _prepare_inputs(self, inputs):
+        inputs = self._prepare_input(inputs)
+        return inputs
 """
 
 
