@@ -22,6 +22,12 @@ _UNCOUNTED = (
     "Where packing was refused, padded rows lose the tokens of long documents that packing might have kept, without a word."
 )
 _COUNT = "from patchwork.packing.trainers import before_truncation\ndataset = before_truncation(args, dataset, packing)"
+# Where rows are truncated that are not packed; from 1.0 to 1.7 in the collator, after packing was left out here.
+_TRUNCATIONS = (
+    ("trl.sft.cuts", ">=1.8", "if args.max_length is not None and not packing:\n    $$$CUT"),
+    ("trl.sft.cuts_in_collator", ">=1.0,<1.8", "if packing:\n    if args.max_length is None:\n        raise $E\n    $$$PACK"),
+    ("trl.sft.cuts_of_old", ">=0.22.2,<1.0", "dataset = truncate_dataset(dataset, args.max_length, map_kwargs)"),
+)
 
 
 def _torch_call(*lines: str) -> str:
@@ -185,26 +191,15 @@ PATCHES = (
             ),
         ],
     ),
-    Patch(
-        name="trl.sft.cuts",
-        target=_PREPARE,
-        versions={"trl": ">=1.8"},
-        reason=_UNCOUNTED,
-        edits=[required("if args.max_length is not None and not packing:\n    $$$CUT").insert_before(_COUNT)],
-    ),
-    Patch(
-        name="trl.sft.cuts_in_collator",
-        target=_PREPARE,
-        versions={"trl": ">=1.0,<1.8"},
-        reason=_UNCOUNTED,
-        edits=[required("if packing:\n    if args.max_length is None:\n        raise $E\n    $$$PACK").insert_before(_COUNT)],
-    ),
-    Patch(
-        name="trl.sft.cuts_of_old",
-        target=_PREPARE,
-        versions={"trl": ">=0.22.2,<1.0"},
-        reason=_UNCOUNTED,
-        edits=[required("dataset = truncate_dataset(dataset, args.max_length, map_kwargs)").insert_before(_COUNT)],
+    *(
+        Patch(
+            name=name,
+            target=_PREPARE,
+            versions={"trl": releases},
+            reason=_UNCOUNTED,
+            edits=[required(truncation).insert_before(_COUNT)],
+        )
+        for name, releases, truncation in _TRUNCATIONS
     ),
     Patch(
         name="trl.sft.labels",

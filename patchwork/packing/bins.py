@@ -144,12 +144,9 @@ def is_list(dataset: Any, name: str, columns: Collection[str]) -> bool:
 
 def packed_by(dataset: Any, name: str) -> bool:
     """Whether some row of a dataset, or the first of a stream, has a document that begins within it, by its `position_ids`
-    (they fall) or its `seq_idx` (it rises)."""
-    from datasets import Dataset
-
-    if not is_list(dataset, name, columns_of(dataset)):
-        return False
+    (they fall) or its `seq_idx` (it rises); each has one entry a token."""
     import numpy as np
+    from datasets import Dataset
 
     sign = -1 if name == "position_ids" else 1
     if not isinstance(dataset, Dataset):

@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from patchwork.packing.arguments import EXPLICIT
 from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_by, with_cuts_counted
@@ -79,6 +79,11 @@ def refused(args: Any, decision: Decision, trainer: str) -> Any:
         if getattr(args, name, None):
             setattr(args, name, False)
     return args
+
+
+def refuse(trainer: Any, reason: str) -> NoReturn:
+    """Raises PackingRefused where a trainer cannot go on without packing either."""
+    raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
 
 
 def before_truncation(args: Any, dataset: Any, packing: bool) -> Any:
@@ -161,9 +166,9 @@ def to_pack(trainer: Any, dataset: Any, packing: bool) -> bool:
     if is_list(dataset, "seq_lengths", columns):
         return False
     for name in _STARTS:
-        if name in columns and packed_by(dataset, name):
+        if is_list(dataset, name, columns) and packed_by(dataset, name):
             reason = f"its rows hold several documents, by {name}, which SFTTrainer drops: give their lengths as seq_lengths"
-            raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+            refuse(trainer, reason)
     return packing
 
 
@@ -192,7 +197,7 @@ def counted(trainer: Any, inputs: Mapping[str, Any], num_items_in_batch: Any) ->
         reason = (
             f"DataParallel over {trainer.args.n_gpu} GPUs cannot share one packed row: start with torchrun or accelerate launch"
         )
-        raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
+        refuse(trainer, reason)
     if num_items_in_batch is None:
         labels = inputs.get("labels")
         return num_items_in_batch if labels is None or bool((labels[..., 1:] != -100).any()) else 1

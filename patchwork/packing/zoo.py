@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Collection
 from typing import Any
 
-from patchwork.packing.guard import Decision, PackingRefused
-from patchwork.packing.trainers import refused
+from patchwork.packing.guard import Decision
+from patchwork.packing.trainers import refuse, refused
 
 _FORGOTTEN = "the dataset is packed already (it has seq_lengths), and {}"
 
@@ -32,9 +32,9 @@ def preparation(
     """
     if "seq_lengths" in columns:
         if packing:
-            _refuse(trainer, _FORGOTTEN.format("its rows would count as documents: give the documents"))
+            refuse(trainer, _FORGOTTEN.format("its rows would count as documents: give the documents"))
         if not getattr(trainer, "padding_free", False):
-            _refuse(trainer, _FORGOTTEN.format("without packing or padding_free its documents are forgotten"))
+            refuse(trainer, _FORGOTTEN.format("without packing or padding_free its documents are forgotten"))
     if not packing:
         return False, max_length != 0
     if max_length is None:
@@ -47,10 +47,6 @@ def preparation(
         refused(args, Decision(False, (reason,), model=type(trainer).__name__), type(trainer).__name__)
         return False, max_length != 0
     return True, strategy == "bfd"
-
-
-def _refuse(trainer: Any, reason: str) -> None:
-    raise PackingRefused(Decision(False, (reason,), model=type(trainer).__name__))
 
 
 def _takes(pack_dataset: Any, strategy: Any) -> bool:

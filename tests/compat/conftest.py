@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module")
+def patched_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All patches that fit, for all tests of a file: applying takes longer than some of them."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        patchwork.apply()
+        yield
+        patchwork.revert()
+
+
 @pytest.fixture
 def patched(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All patches that fit, with a cache that the tests of one run share."""
@@ -23,6 +34,16 @@ def patched(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     patchwork.apply()
     yield
     patchwork.revert()
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Any]:
+    """A process where nothing is patched: `steps.Elsewhere`."""
+    from steps import Elsewhere
+
+    place = Elsewhere()
+    yield place
+    place.pool.shutdown()
 
 
 @pytest.fixture(autouse=True)

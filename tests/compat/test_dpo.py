@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,6 @@ FLATTENS = Version(trl.__version__) < Version("0.29")  # the trainer flattens it
 NAMES = [name for name in ("qwen3_next", "qwen3_5", "lfm2", "llama") if has(name)]
 HYBRID = "lfm2"
 TOKENS = sum(2 * prompt + chosen + rejected + 2 for prompt, chosen, rejected in LENGTHS)  # an end for each answer
-
-
-@pytest.fixture(scope="module")
-def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
 
 
 def other(model: torch.nn.Module) -> torch.nn.Module:
@@ -115,11 +105,13 @@ def check(folder: Path, name: str = HYBRID, models: Any = None, **settings: Any)
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_padding_free_step_is_that_of_padded_batches(name: str, checkpointing: bool, patched: None, tmp_path: Path) -> None:
+def test_a_padding_free_step_is_that_of_padded_batches(
+    name: str, checkpointing: bool, patched_once: None, tmp_path: Path
+) -> None:
     check(tmp_path, name, gradient_checkpointing=checkpointing)
 
 
-def test_reference_log_probabilities_that_are_computed_before_are_the_same(patched: None, tmp_path: Path) -> None:
+def test_reference_log_probabilities_that_are_computed_before_are_the_same(patched_once: None, tmp_path: Path) -> None:
     check(tmp_path, precompute_ref_log_probs=True)
 
 
@@ -133,32 +125,32 @@ def test_reference_log_probabilities_that_are_computed_before_are_the_same(patch
     ],
     ids=["ipo", "ld_alpha", "weighting", "with sft"],
 )
-def test_losses_that_count_over_rows_see_rows(settings: dict[str, Any], patched: None, tmp_path: Path) -> None:
+def test_losses_that_count_over_rows_see_rows(settings: dict[str, Any], patched_once: None, tmp_path: Path) -> None:
     """A trainer that flattens by itself takes the flat row for one example of these."""
     check(tmp_path, **settings)
 
 
-def test_logits_of_answers_alone_are_the_same(patched: None, tmp_path: Path) -> None:
+def test_logits_of_answers_alone_are_the_same(patched_once: None, tmp_path: Path) -> None:
     if not hasattr(DPOConfig, "use_logits_to_keep"):
         pytest.skip("this TRL has no use_logits_to_keep")
     check(tmp_path, use_logits_to_keep=True)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_next"])
-def test_with_lora_the_reference_is_the_model_without_its_adapter(name: str, patched: None, tmp_path: Path) -> None:
+def test_with_lora_the_reference_is_the_model_without_its_adapter(name: str, patched_once: None, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     adapter = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False, task_type="CAUSAL_LM")
     check(tmp_path, models=(build(name), None), peft_config=adapter)
 
 
 @pytest.mark.skipif(not recurrent_names(), reason="no mixture of experts here")
-def test_the_loss_of_routers_leaves_padding_out_as_before(patched: None, tmp_path: Path) -> None:
+def test_the_loss_of_routers_leaves_padding_out_as_before(patched_once: None, tmp_path: Path) -> None:
     model = build("qwen3_next", output_router_logits=True, router_aux_loss_coef=0.5)
     check(tmp_path, models=(model, other(model)))
 
 
 @pytest.mark.parametrize("settings", [{}, {"loss_type": ["ipo"]}], ids=["sigmoid", "ipo"])
-def test_layers_see_no_padding(settings: dict[str, Any], patched: None, tmp_path: Path) -> None:
+def test_layers_see_no_padding(settings: dict[str, Any], patched_once: None, tmp_path: Path) -> None:
     for free, expected in ((False, 2 * len(LENGTHS) * max(prompt + max(pair) + 1 for prompt, *pair in LENGTHS)), (True, TOKENS)):
         made = trainer(tmp_path, build(HYBRID), build(HYBRID), padding_free=free, **settings)
         seen = [counting(made.model), counting(made.ref_model)]
@@ -166,7 +158,7 @@ def test_layers_see_no_padding(settings: dict[str, Any], patched: None, tmp_path
         assert seen == [[expected], [expected]]
 
 
-def test_a_step_whose_boundaries_are_lost_differs(patched: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_whose_boundaries_are_lost_differs(patched_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: what the other tests compare would show a leak."""
     model = build(HYBRID)
     reference = other(model)
@@ -184,7 +176,7 @@ def test_a_step_whose_boundaries_are_lost_differs(patched: None, tmp_path: Path,
     assert worst_difference(made.found, theirs) > 1e-2
 
 
-def test_models_built_before_apply_are_isolated_policy_and_reference(patched: None, tmp_path: Path) -> None:
+def test_models_built_before_apply_are_isolated_policy_and_reference(patched_once: None, tmp_path: Path) -> None:
     patchwork.revert()
     model = build(HYBRID)
     reference = other(build(HYBRID))
@@ -196,14 +188,14 @@ def test_models_built_before_apply_are_isolated_policy_and_reference(patched: No
     assert seen == [[TOKENS], [TOKENS]]
 
 
-def test_no_warning_says_that_it_does_not_work(patched: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_warning_says_that_it_does_not_work(patched_once: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = trainer(tmp_path, build(HYBRID), build(HYBRID), padding_free=True)
     assert made.padding_free
     assert "adding" not in caplog.text
 
 
 def test_what_cannot_be_packed_stays_padded_with_one_warning_or_is_refused(
-    patched: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patched_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATCHWORK_HYBRID_PACKING", "0")
     model = build(HYBRID)
@@ -220,7 +212,9 @@ def test_what_cannot_be_packed_stays_padded_with_one_warning_or_is_refused(
         trainer(tmp_path, model, reference, padding_free=True)
 
 
-def test_rows_that_are_cut_between_processes_are_refused(patched: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_that_are_cut_between_processes_are_refused(
+    patched_once: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "2")
     arguments = DPOConfig(**quiet(tmp_path, padding_free=True))
     with pytest.warns(PackingWarning, match="context parallelism"):

@@ -34,17 +34,8 @@ def _named(value: Any) -> str:
     return value if isinstance(value, str) else " ".join(name.removeprefix("return_") for name in value if value[name])
 
 
-@pytest.fixture(scope="module")
-def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
-
-
 @pytest.fixture
-def stock(patched: None) -> Iterator[None]:
+def stock(patched_once: None) -> Iterator[None]:
     patchwork.revert()
     yield
     patchwork.apply()
@@ -132,7 +123,9 @@ def assert_same(step: Step, expected: tuple[float, dict[str, torch.Tensor]]) -> 
 
 
 @pytest.mark.parametrize(("name", "form"), FORMED, ids=_named)
-def test_the_first_step_is_that_of_the_documents_alone(name: str, form: dict[str, bool], patched: None, tmp_path: Path) -> None:
+def test_the_first_step_is_that_of_the_documents_alone(
+    name: str, form: dict[str, bool], patched_once: None, tmp_path: Path
+) -> None:
     model, data = build(name), features()
     expected = alone(model, data)
     assert_same(Step(model, data, tmp_path, DataCollatorWithFlattening(**form)).run(), expected)
@@ -163,7 +156,7 @@ def padded(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_of_completions_and_accumulated_steps(name: str, patched: None, tmp_path: Path) -> None:
+def test_labels_of_completions_and_accumulated_steps(name: str, patched_once: None, tmp_path: Path) -> None:
     """Two micro-batches of different size: each token of the step weighs the same, and the step is that of padded rows.
 
     Not that of the documents alone: releases differ in whether they divide gradients by the number of micro-batches too.
@@ -178,14 +171,14 @@ def test_labels_of_completions_and_accumulated_steps(name: str, patched: None, t
     assert tiny.worst_difference(step.gradients, expected.gradients) < 1e-4
 
 
-def test_checkpointing(patched: None, tmp_path: Path) -> None:
+def test_checkpointing(patched_once: None, tmp_path: Path) -> None:
     model, data = build(DENSE), features()
     expected = alone(model, data)
     how = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
     assert_same(Step(model, data, tmp_path, **how).run(), expected)
 
 
-def test_a_stream_that_is_dispatched_is_exact_or_an_error(patched: None, tmp_path: Path) -> None:
+def test_a_stream_that_is_dispatched_is_exact_or_an_error(patched_once: None, tmp_path: Path) -> None:
     """Accelerate slices what it dispatches along the first dimension: of cumulative lengths that leaves the leading zero."""
     data = features()
     stream = datasets.Dataset.from_list(data).to_iterable_dataset()
@@ -203,7 +196,7 @@ def test_a_stream_that_is_dispatched_is_exact_or_an_error(patched: None, tmp_pat
 # ---- what the collator is given -----------------------------------------------------------------------------------
 
 
-def test_the_first_label_of_each_document_is_masked_and_no_other(patched: None) -> None:
+def test_the_first_label_of_each_document_is_masked_and_no_other(patched_once: None) -> None:
     for data in (features(), features(labels=list)):
         batch = DataCollatorWithFlattening()(data)
         ids = batch["input_ids"][0]
@@ -212,7 +205,7 @@ def test_the_first_label_of_each_document_is_masked_and_no_other(patched: None) 
         assert int(first.sum()) == len(LENGTHS)
 
 
-def test_a_separator_is_predicted_by_the_document_before_it_alone(patched: None) -> None:
+def test_a_separator_is_predicted_by_the_document_before_it_alone(patched_once: None) -> None:
     """A separator of the user's own is a label: the last token of each document but the last one is to predict it."""
     model, data = build(DENSE), features()
     ends = [[2], [2], [2], [2], []]
@@ -230,7 +223,7 @@ def test_a_separator_is_predicted_by_the_document_before_it_alone(patched: None)
 @pytest.mark.parametrize("return_tensors", ["pt", "np"])
 @pytest.mark.parametrize("make", [numpy.array, torch.tensor], ids=["numpy", "torch"])
 def test_arrays_and_tensors_make_the_batch_that_lists_make(
-    make: Callable[[list[int]], Any], return_tensors: str, patched: None
+    make: Callable[[list[int]], Any], return_tensors: str, patched_once: None
 ) -> None:
     collator = DataCollatorWithFlattening(return_tensors=return_tensors, **FORMS[0])
     expected = collator(features(labels=prompt_masked))
@@ -242,7 +235,7 @@ def test_arrays_and_tensors_make_the_batch_that_lists_make(
         assert numpy.asarray(found[name]).tolist() == numpy.asarray(value).tolist()
 
 
-def test_empty_documents_are_left_out(patched: None) -> None:
+def test_empty_documents_are_left_out(patched_once: None) -> None:
     collator, data = DataCollatorWithFlattening(**FORMS[0]), features()
     expected = collator(data)
     found = collator([{"input_ids": []}, *data[:2], {"input_ids": []}, *data[2:], {"input_ids": []}])
@@ -252,7 +245,7 @@ def test_empty_documents_are_left_out(patched: None) -> None:
         collator([{"input_ids": []}] * 2)
 
 
-def test_rows_that_were_packed_before_are_cut_into_their_documents(patched: None) -> None:
+def test_rows_that_were_packed_before_are_cut_into_their_documents(patched_once: None) -> None:
     collator, data = DataCollatorWithFlattening(**FORMS[0]), features(labels=prompt_masked)
     row = {name: [value for each in data[:3] for value in each[name]] for name in ("input_ids", "labels")}
     found, expected = collator([{**row, "seq_lengths": [7, 0, 5, 9]}, *data[3:]]), collator(data)
@@ -271,12 +264,12 @@ def test_rows_that_were_packed_before_are_cut_into_their_documents(patched: None
     ],
     ids=["short lengths", "negative length", "labels of some", "short labels", "two dimensions"],
 )
-def test_features_that_do_not_fit_are_named(data: list[dict[str, Any]], message: str, patched: None) -> None:
+def test_features_that_do_not_fit_are_named(data: list[dict[str, Any]], message: str, patched_once: None) -> None:
     with pytest.raises(BoundariesError, match=message):
         DataCollatorWithFlattening()(data)
 
 
-def test_one_document_needs_no_mark_and_several_do(patched: None, tmp_path: Path) -> None:
+def test_one_document_needs_no_mark_and_several_do(patched_once: None, tmp_path: Path) -> None:
     model, data = build(DENSE), features()
     expected = alone(model, data[:1])
     silent = DataCollatorWithFlattening(**SILENT)
@@ -287,13 +280,13 @@ def test_one_document_needs_no_mark_and_several_do(patched: None, tmp_path: Path
     assert step.losses == []
 
 
-def test_arrays_never_reach_the_model_as_an_ordinary_row(patched: None, tmp_path: Path) -> None:
+def test_arrays_never_reach_the_model_as_an_ordinary_row(patched_once: None, tmp_path: Path) -> None:
     with pytest.raises((TypeError, AttributeError, ValueError, IsolationError)):
         Step(build(DENSE), features(), tmp_path, DataCollatorWithFlattening(return_tensors="np", **FORMS[0])).run()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
-def test_the_lengths_of_packed_rows_are_not_dropped_as_an_unused_column(stream: bool, patched: None, tmp_path: Path) -> None:
+def test_the_lengths_of_packed_rows_are_not_dropped_as_an_unused_column(stream: bool, patched_once: None, tmp_path: Path) -> None:
     """Kept, they are heard."""
     model, data = build(DENSE), features()
     row = {"input_ids": [token for each in data for token in each["input_ids"]], "seq_lengths": list(LENGTHS)}
@@ -306,7 +299,7 @@ def test_the_lengths_of_packed_rows_are_not_dropped_as_an_unused_column(stream: 
     assert_same(Step(model, given, tmp_path, remove_unused_columns=False).run(), expected)
 
 
-def test_a_column_of_that_name_with_one_number_a_row_is_dropped_like_any_other(patched: None, tmp_path: Path) -> None:
+def test_a_column_of_that_name_with_one_number_a_row_is_dropped_like_any_other(patched_once: None, tmp_path: Path) -> None:
     rows = [{**each, "seq_lengths": number} for number, each in enumerate(features())]
     expected = alone(model := build(DENSE), features())
     for given in (datasets.Dataset.from_list(rows), datasets.Dataset.from_list(rows).to_iterable_dataset()):
@@ -316,7 +309,7 @@ def test_a_column_of_that_name_with_one_number_a_row_is_dropped_like_any_other(p
 @pytest.mark.skipif(
     "position_ids_start" not in inspect.signature(DataCollatorWithFlattening.__init__).parameters, reason="not in this release"
 )
-def test_positions_may_start_elsewhere(patched: None, tmp_path: Path) -> None:
+def test_positions_may_start_elsewhere(patched_once: None, tmp_path: Path) -> None:
     model, data = build(DENSE), features()
     expected = alone(model, data)
     assert_same(Step(model, data, tmp_path, DataCollatorWithFlattening(position_ids_start=2)).run(), expected)
@@ -362,7 +355,7 @@ AS = {
 
 @pytest.mark.parametrize("positions", [False, True], ids=["alone", "with positions"])
 @pytest.mark.parametrize(("name", "kind"), [*((DENSE, kind) for kind in AS), *((name, "int32") for name in NAMES[1:])])
-def test_packed_seq_lengths(name: str, kind: str, positions: bool, patched: None, tmp_path: Path) -> None:
+def test_packed_seq_lengths(name: str, kind: str, positions: bool, patched_once: None, tmp_path: Path) -> None:
     model, data = build(name), features()
     expected = alone(model, data)
     collate = one_row(data, AS[kind](LENGTHS), positions)
@@ -370,7 +363,7 @@ def test_packed_seq_lengths(name: str, kind: str, positions: bool, patched: None
 
 
 @pytest.mark.parametrize("positions", [False, True], ids=["alone", "with positions"])
-def test_packed_seq_lengths_of_several_rows(positions: bool, patched: None, tmp_path: Path) -> None:
+def test_packed_seq_lengths_of_several_rows(positions: bool, patched_once: None, tmp_path: Path) -> None:
     model, data = build(DENSE), features()[:5]
     rows = data[:3], [data[3], data[4]]
     assert sum(len(each["input_ids"]) for each in rows[0]) == 21
@@ -391,7 +384,7 @@ def test_packed_seq_lengths_of_several_rows(positions: bool, patched: None, tmp_
     ids=["other starts", "too many tokens", "empty document", "floats"],
 )
 def test_packed_seq_lengths_that_cannot_be_right(
-    lengths: Any, positions: bool, message: str, patched: None, tmp_path: Path
+    lengths: Any, positions: bool, message: str, patched_once: None, tmp_path: Path
 ) -> None:
     model, data = build(DENSE), features()
     step = Step(model, data, tmp_path, one_row(data, lengths, positions))
@@ -410,7 +403,9 @@ def first_share(batch: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", [form for form in MARKED if form["return_flash_attn_kwargs"]], ids=_named)
 @pytest.mark.parametrize("name", NAMES)
-def test_cumulative_lengths_that_a_replica_gets_a_part_of_are_an_error(name: str, form: dict[str, bool], patched: None) -> None:
+def test_cumulative_lengths_that_a_replica_gets_a_part_of_are_an_error(
+    name: str, form: dict[str, bool], patched_once: None
+) -> None:
     model = build(name)
     batch = DataCollatorWithFlattening(**form)(features())
     share = first_share(batch)
@@ -421,7 +416,7 @@ def test_cumulative_lengths_that_a_replica_gets_a_part_of_are_an_error(name: str
 
 
 @pytest.mark.parametrize("positions", [False, True], ids=["alone", "with positions"])
-def test_packed_seq_lengths_that_a_dispatcher_cuts_are_an_error(positions: bool, patched: None, tmp_path: Path) -> None:
+def test_packed_seq_lengths_that_a_dispatcher_cuts_are_an_error(positions: bool, patched_once: None, tmp_path: Path) -> None:
     data = features()
     stream = datasets.Dataset.from_list(data).to_iterable_dataset()
     step = Step(build(DENSE), stream, tmp_path, one_row(data, torch.tensor(LENGTHS), positions))

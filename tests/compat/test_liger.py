@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,11 @@ from doubles import liger
 from packaging.version import Version
 from steps import HYBRID, LEAKS, Elsewhere, assert_equal, dataset, difference, found_in, pieces, train, without_boundaries
 
-import patchwork
-
 TRL = Version(trl.__version__)
 FUSED = Version("1.15") <= TRL  # TRL's own head then, and Liger for the rest
 LENGTHS = (7, 5, 9, 1, 30, 22, 2, 32, 17, 14, 3, 12, 8, 6, 20, 11)
 DOCUMENTS = pieces(LENGTHS)
 MASKED = pieces(LENGTHS, lambda number, place: (number + place) % 3 > 0)
-
-
-@pytest.fixture(scope="module")
-def patched_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    place = Elsewhere()
-    yield place
-    place.pool.shutdown()
 
 
 @pytest.mark.parametrize("hands_on", [True, False], ids=["all arguments", "positions alone"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import trl
 from packaging.version import Version
 from steps import MODELS, dataset, pieces, train
 
-import patchwork
 from patchwork.packing import decide, isolate
 from patchwork.packing.collate import boundary_arguments
 
@@ -54,12 +52,8 @@ def stock_signatures() -> dict[str, dict[str, inspect.Signature]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def patched_once(tmp_path_factory: pytest.TempPathFactory, stock_signatures: Any) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
+def signatures_read_before_patches(stock_signatures: Any, patched_once: None) -> None:
+    """In that order."""
 
 
 def one_loss(loss: str | None) -> dict[str, Any]:

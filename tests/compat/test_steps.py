@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
@@ -12,8 +11,6 @@ import test_sft
 import trl
 from packaging.version import Version
 from steps import HYBRID, LEAKS, MODELS, Elsewhere, Piece, assert_equal, cut, dataset, difference, pieces, train
-
-import patchwork
 
 TRL = Version(trl.__version__)
 LENGTHS = (7, 5, 9, 1, 30, 22, 2, 32, 17, 14, 3, 12, 8, 6, 20, 11)
@@ -25,23 +22,6 @@ DATA = dataset([[piece] for piece in DOCUMENTS])
 LOSSES = ["dft"] * (Version("0.23") <= TRL) + ["chunked_nll"] * (Version("1.4") <= TRL < Version("1.7"))
 LOSSES += ["nll"] * (Version("1.7") <= TRL < Version("1.15"))
 SPLITTING = ["bfd_split"] if Version("1.0") <= TRL else ["bfd-requeue"] if Version("0.29") <= TRL else []
-
-
-@pytest.fixture(scope="module")
-def patched_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For all tests here: applying takes longer than a test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Elsewhere]:
-    place = Elsewhere()
-    yield place
-    place.pool.shutdown()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,6 @@ TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '!' }}"
     "{% endgeneration %}{% else %}{{ message['content'] + '?' }}{% endif %}{% endfor %}"
 )
-
-
-@pytest.fixture(scope="module")
-def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All patches, once for this file."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
 
 
 def packed_batch(folder: Path, dataset: Any = None, **settings: Any) -> dict[str, Any]:
@@ -157,7 +146,7 @@ def test_comments_on_the_lines_of_upstream_do_not_matter(module: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["dataset", "stream"])
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_the_first_batch_of_the_trainer_has_a_boundary_for_each_document(stream: bool, tmp_path: Path) -> None:
     """25."""
     rows = datasets.Dataset.from_dict({"input_ids": token_lists(), "topic": ["a"] * len(LENGTHS)})
@@ -165,14 +154,14 @@ def test_the_first_batch_of_the_trainer_has_a_boundary_for_each_document(stream:
     assert sorted(batch["cu_seq_lens_q"].diff().tolist()) == sorted(LENGTHS)
 
 
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_no_document_predicts_the_first_token_of_the_next(tmp_path: Path) -> None:
     """33."""
     rows = datasets.Dataset.from_dict({"input_ids": [[5, 6, 7], [8, 9]]})
     assert packed_batch(tmp_path, rows)["labels"].tolist() == [[-100, 6, 7, -100, 9]]
 
 
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_a_batch_on_its_way_to_the_model_keeps_its_boundaries(tmp_path: Path) -> None:
     """31. What deals rows out is refused: test_trainer_guards, test_flattening."""
     batch = packed_batch(tmp_path)
@@ -211,7 +200,7 @@ def trainable(batches: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", ["completion_mask", "prompt and completion", "assistant_masks"])
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_packing_trains_on_the_same_tokens(kind: str, tmp_path: Path) -> None:
     """34."""
     words, settings, total = ["ab", "cdefg", "h", "ijklmnop"], {}, 0
@@ -241,7 +230,7 @@ def test_packing_trains_on_the_same_tokens(kind: str, tmp_path: Path) -> None:
     assert counts == {False: total, True: total}
 
 
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_steps_and_schedule_are_those_of_the_packed_rows(tmp_path: Path) -> None:
     """40."""
     made = trainer(
@@ -268,7 +257,7 @@ def test_steps_and_schedule_are_those_of_the_packed_rows(tmp_path: Path) -> None
 # ---- models around the one that is trained ------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_adapters_and_a_second_model_of_the_class(tmp_path: Path) -> None:
     """30. Trained with an adapter, and without it again; the second model has met no trainer. More: test_wrapping."""
     first, second = build_without_router_loss(HYBRID), build_without_router_loss(HYBRID)
@@ -291,7 +280,7 @@ def test_adapters_and_a_second_model_of_the_class(tmp_path: Path) -> None:
 # ---- how it is reached --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_each_name_of_a_patched_function_is_patched() -> None:
     """44."""
     names = (trl.data_utils.pack_dataset, sft.pack_dataset, getattr(trl, "pack_dataset", sft.pack_dataset))
@@ -326,7 +315,7 @@ def test_what_was_imported_before_or_after_is_pickled(late: bool, tmp_path: Path
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-@pytest.mark.usefixtures("applied")
+@pytest.mark.usefixtures("patched_once")
 def test_a_name_is_asked_about_as_it_is_loaded(trusted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """49. What cannot be resolved: test_guard_names, test_trainer_guards."""
     settings = {"packing": True, "use_cpu": True, "bf16": False, "max_length": 64}

@@ -20,7 +20,6 @@ import trl
 from packaging.version import Version
 from test_sft import ROW, build_without_router_loss, byte_tokenizer, loss_of_documents, token_lists
 
-import patchwork
 from patchwork.packing import PackingRefused
 from patchwork.packing.bins import PackingWarning
 
@@ -41,14 +40,7 @@ class Prepared(trl.SFTTrainer):
         return super()._prepare_dataset(*args, **kwargs)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All patches, once for this file."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PATCHWORK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patchwork.apply()
-        yield
-        patchwork.revert()
+pytestmark = pytest.mark.usefixtures("patched_once")
 
 
 @pytest.fixture(autouse=True)
