@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +15,19 @@ from .report import Outcome
 from .rewriting import Rewrite
 
 
-def applicability(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Outcome:
-    """Whether a patch is for what is installed here; state "applied" means that it is to be."""
+def applicability(
+    patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str], installed: Callable[[str], str | None] = version_of
+) -> Outcome:
+    """Whether a patch is for what is installed here; state "applied" means that it is to be.
+
+    `installed` gives the version of a distribution, or None: reading it takes milliseconds, so several patches share answers.
+    """
     outcome = Outcome(patch.name, patch.target, "applied")
     if patch.name in switched_off:
         return replace(outcome, state="skipped", detail=switched_off[patch.name])
     packages = {**dict.fromkeys(patch.versions), patch.module.partition(".")[0]: None}
     for package in packages:
-        version = version_of(package)
+        version = installed(package)
         if version is None:
             if package in patch.versions or not is_installed(package):
                 return replace(outcome, state="absent", detail=f"{package} is not installed")

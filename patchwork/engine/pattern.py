@@ -131,11 +131,15 @@ def _find_in_block(pattern: tuple[ast.stmt, ...], block: list[ast.stmt], bound: 
 
 def blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
     """Every statement list inside `node`: bodies, else branches, handlers, cases, nested functions."""
-    for child in ast.walk(node):
+    queue = [node]  # statements, and what holds some: none are inside an expression
+    for child in queue:
         for name in ("body", "orelse", "finalbody"):
             block = getattr(child, name, None)
             if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
                 yield block
+                queue.extend(block)
+        for name in ("handlers", "cases"):
+            queue.extend(getattr(child, name, ()))
 
 
 def _node(pattern: ast.AST, node: ast.AST, bindings: Occurrences) -> Occurrences | None:

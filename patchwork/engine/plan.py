@@ -6,6 +6,7 @@ and a failure in between puts everything back.
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import types
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from . import swap
 from .closures import exchange
 from .errors import InvalidPatch, PatchError, Unswappable
-from .installed import loaded, settle
+from .installed import loaded, settle, version_of
 from .outcomes import applicability, outcome_of
 from .patch import Patch
 from .prepare import Prepared, prepare, prepare_imported
@@ -65,7 +66,8 @@ def apply(
         settle(patch.module)
     with _lock, _collection_paused():
         in_force = {patch.name for patch in applied_patches()}
-        outcomes = {patch.name: applicability(patch, switched_off or {}, tested or {}) for patch in patches}
+        installed = functools.cache(version_of)
+        outcomes = {patch.name: applicability(patch, switched_off or {}, tested or {}, installed) for patch in patches}
         wanted = [patch for patch in patches if outcomes[patch.name].state == "applied"]
         prepared, failures = _prepare_all(wanted, strict=strict)
         _commit(prepared)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import PatchError
-from .installed import ModuleSource, read_source, spec_of
+from .installed import ModuleSource, read_source, spec_of, version_of
 from .outcomes import applicability, outcome_of
 from .patch import Patch
 from .prepare import dry_run
@@ -37,8 +38,12 @@ def preview(
     """Each patch on its own, on the source as it is installed; one that conflicts with another of them fails."""
     found: dict[Patch, Preview] = {}
     fitting: dict[str, list[Patch]] = {}
+    installed = functools.cache(version_of)
     for patch in patches:
-        outcome = _applicability(patch, switched_off or {}, tested or {})
+        try:
+            outcome = applicability(patch, switched_off or {}, tested or {}, installed)
+        except PatchError as error:
+            outcome = failed(patch, error)
         found[patch] = Preview(patch, outcome)
         if outcome.state == "applied":
             fitting.setdefault(patch.module, []).append(patch)
@@ -86,10 +91,3 @@ def _alone(source: ModuleSource, patch: Patch) -> Rewrite[bytes] | PatchError:
         return dry_run(source, [patch])
     except PatchError as error:
         return error
-
-
-def _applicability(patch: Patch, switched_off: Mapping[str, str], tested: Mapping[str, str]) -> Outcome:
-    try:
-        return applicability(patch, switched_off, tested)
-    except PatchError as error:
-        return failed(patch, error)

@@ -255,9 +255,9 @@ def _check_inserted(splices: list[Splice], tree: ast.Module) -> None:
     """Every inserted statement sequence must stand in the result with the shape it was given."""
     for code in {splice.inserted for splice in splices if splice.inserted.strip()}:
         wanted = ast.parse(code).body
-        size = len(wanted)
+        size, meant = len(wanted), shape(wanted)
         held = any(
-            shape(block[start : start + size]) == shape(wanted)
+            shape(block[start : start + size]) == meant
             for block in blocks(tree)
             for start in range(len(block) - size + 1)
             if type(block[start]) is type(wanted[0])

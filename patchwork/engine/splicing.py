@@ -236,9 +236,11 @@ def statements_of(edit: Edit, match: Match, function: Function) -> tuple[list[as
 
 def holder(node: ast.AST, function: Function) -> tuple[ast.stmt, list[ast.stmt]]:
     """The innermost statement that an expression belongs to, and the block that holds it."""
-    for block in reversed(list(blocks(function))):
+    line: int = node.lineno  # type: ignore[attr-defined]
+    for block in blocks(function):
         for statement in block:
-            if any(child is node for child in _own_expressions(statement)):
+            near = first_line(statement) <= line <= (statement.end_lineno or line)
+            if near and any(child is node for child in _own_expressions(statement)):
                 return statement, block
     raise AssertionError("a match lies inside the function")
 

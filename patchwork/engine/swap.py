@@ -331,10 +331,10 @@ def check_names(old: types.CodeType, new: types.CodeType, known: set[str] | None
     """Raise MissingName for a global that `new` loads, `old` did not, and neither the module, builtins nor `new` itself makes."""
     if known is None:
         return
-    absent = sorted(_globals(new, "LOAD") - _globals(old, "LOAD") - _globals(new, "STORE") - known - set(vars(builtins)))
-    if absent:
+    unknown = _globals(new, "LOAD") - known - set(vars(builtins))
+    if absent := unknown and unknown - _globals(old, "LOAD") - _globals(new, "STORE"):
         raise MissingName(
-            f"the inserted code of {qualname} uses {', '.join(absent)}, which the module does not define",
+            f"the inserted code of {qualname} uses {', '.join(sorted(absent))}, which the module does not define",
             hint="import it in the inserted code itself",
         )
 
@@ -358,6 +358,7 @@ def module_names(source: Source) -> set[str] | None:
         if (isinstance(node, ast.alias) and node.name == "*") or (isinstance(node, ast.Name) and node.id == "globals"):
             return None
     names = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__builtins__"}
+    declared = set[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         top = symtable.symtable(source.text, "<module>", "exec")
@@ -367,18 +368,17 @@ def module_names(source: Source) -> set[str] | None:
         scopes.extend(scope.get_children())
         for symbol in scope.get_symbols():
             if (scope is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
-                names.add(symbol.get_name())
-    return names - _never_bound(source.tree)
+                (names if scope is top else declared).add(symbol.get_name())
+    return names - _never_bound(source.tree) | declared
 
 
 def _never_bound(tree: ast.Module) -> set[str]:
-    """The names that a module binds only where no Python runs: under `if TYPE_CHECKING:` or `if False:`."""
-    never, others, queue = set[str](), set[str](), list[ast.stmt](tree.body)
+    """The names that a module's own statements bind only where no Python runs: under `if TYPE_CHECKING:` or `if False:`."""
+    never, others, queue = set[str](), list[ast.stmt](), list[ast.stmt](tree.body)
     for statement in queue:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) in _NEVER:
             never |= {item.name for child in statement.body for item in bindings_in(child)}
             queue.extend(statement.orelse)
         else:
-            others |= {item.name for item in bindings_in(statement)}
-    declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    return never - others - declared if never else never
+            others.append(statement)
+    return never - {item.name for statement in others for item in bindings_in(statement)} if never else never

@@ -7,6 +7,7 @@ comprehension or an inner function that has a variable of that name; it may move
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 
 from .errors import CaptureRebound
@@ -14,7 +15,7 @@ from .holes import hole_of, holes_in, many_of, python_of
 from .locate import Function
 from .patch import Edit
 from .pattern import Captured, Match, position
-from .scopes import LOOPS, SCOPES, Binding, Tree, bindings_in, names_in, start_of
+from .scopes import LOOPS, SCOPES, Binding, Moment, Tree, bindings_in, names_in, start_of
 
 _LEAVING = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Break, ast.Continue)
 
@@ -30,19 +31,25 @@ class Template:
     """
 
     def __init__(self, edit: Edit, match: Match, function: Function, place: ast.AST) -> None:
-        self._edit, self._match, self._place = edit, match, place
+        self._edit, self._match, self._function, self._place = edit, match, function, place
         self._code = ast.parse(python_of(edit.code))
         self._tree = Tree(self._code, self._resolved)
-        self._source = Tree(function)
         self._bound = [item for statement in self._code.body for item in bindings_in(statement)]
-        self._moments = {
-            id(b.node): b.moment for statement in function.body for b in bindings_in(statement, start_of(match.nodes[0]))
-        }
         # What the anchor spells as a binder, too, the author has seen.
         anchors = [edit.anchor.pattern, edit.anchor.inside, edit.anchor.after, edit.anchor.before]
         self._known = {
             name for pattern in anchors if pattern and not pattern.rstrip().endswith(":") for name in _binders(pattern)
         }
+
+    @functools.cached_property
+    def _source(self) -> Tree:
+        return Tree(self._function)
+
+    @functools.cached_property
+    def _moments(self) -> dict[int, Moment]:
+        """By node of the target, when the name that it binds has its value."""
+        begin = start_of(self._match.nodes[0])
+        return {id(b.node): b.moment for statement in self._function.body for b in bindings_in(statement, begin)}
 
     def check(self, hole: str, names: Iterable[str]) -> None:
         """Raise CaptureRebound unless `hole`, which captured code that reads `names`, means the same at each of its places."""
