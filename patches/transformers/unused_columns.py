@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from patchwork.engine.patch import Case, Patch, required
 
-_REFUSE = "from patchwork.packing.collate import keep_lengths\nkeep_lengths({columns}, {kept})"
-_OF_DATASET = _REFUSE.format(columns="dataset.features", kept="signature_columns")
+_REFUSE = "from patchwork.packing.collate import refuse_dropped\nrefuse_dropped({columns}, {kept})"
+_OF_DATASET = _REFUSE.format(columns="dataset", kept="signature_columns")
 _OF_EXAMPLE = _REFUSE.format(columns="feature", kept="self.signature_columns")
 _REASON = (
     "A dataset that was packed before holds the lengths of its documents in seq_lengths. No model takes that column, so a "

@@ -19,15 +19,28 @@ else:
 _MASKED = 'output["labels"][output["position_ids"] == 0] = -100'
 _WARNED = 'if args.packing and args.packing_strategy == "bfd" and not use_flash_attention:\n    logger.warning($TEXT)'
 _UNCOUNTED = (
-    "Where packing was refused, padded rows lose the tokens of long documents that packing might have kept, without a word."
+    "Where packing was refused, padded rows lose the tokens of long documents that packing might have kept, without a word. And "
+    "rows that came packed are cut, their lengths are not."
 )
-_COUNT = "from patchwork.packing.trainers import before_truncation\ndataset = before_truncation(args, dataset, packing)"
+_COUNT = (
+    "from patchwork.packing.trainers import before_truncation, is_packed\ndataset = before_truncation(args, dataset, packing)"
+)
+_TRUNCATED = "truncate_dataset(dataset, args.max_length, map_kwargs)"
 # Where rows are truncated that are not packed; from 1.0 to 1.7 in the collator, after packing was left out here.
-_TRUNCATIONS = (
-    ("trl.sft.cuts", ">=1.8", "if args.max_length is not None and not packing:\n    $$$CUT"),
-    ("trl.sft.cuts_in_collator", ">=1.0,<1.8", "if packing:\n    if args.max_length is None:\n        raise $E\n    $$$PACK"),
-    ("trl.sft.cuts_of_old", ">=0.22.2,<1.0", "dataset = truncate_dataset(dataset, args.max_length, map_kwargs)"),
-)
+_UNPACKED = "args.max_length is not None and not packing"
+_TRUNCATIONS = {
+    ("trl.sft.cuts", ">=1.8"): (
+        required(f"if {_UNPACKED}:\n    $$$CUT").insert_before(_COUNT),
+        required(_UNPACKED).replace("args.max_length is not None and not (packing or is_packed(dataset))"),
+    ),
+    ("trl.sft.cuts_in_collator", ">=1.0,<1.8"): (
+        required("if packing:\n    if args.max_length is None:\n        raise $E\n    $$$PACK").insert_before(_COUNT),
+    ),
+    ("trl.sft.cuts_of_old", ">=0.22.2,<1.0"): (
+        required(f"dataset = {_TRUNCATED}").insert_before(_COUNT),
+        required(_TRUNCATED).replace(f"dataset if is_packed(dataset) else {_TRUNCATED}"),
+    ),
+}
 
 
 def _torch_call(*lines: str) -> str:
@@ -156,7 +169,11 @@ PATCHES = (
         edits=[
             required(
                 "DataCollatorForLanguageModeling($$$_, max_length=None if self.padding_free else args.max_length)"
-            ).set_argument("max_length", "args.max_length if args.packing or not self.padding_free else None")
+            ).set_argument(
+                "max_length",
+                "args.max_length if not self.padding_free or (args.packing and not (args.dataset_kwargs or {}).get("
+                "'skip_prepare_dataset')) else None",
+            )
         ],
     ),
     Patch(
@@ -179,16 +196,11 @@ PATCHES = (
         name="trl.sft.preparation",
         target=_PREPARE,
         versions={"trl": ">=0.22.2"},
-        reason="Packing loses tokens of long documents without a word, fails on empty ones, and packs what is packed already.",
+        reason="Packing packs once more what is packed already, and rows that say where documents begin in another way.",
         edits=[
-            at_start(
-                "from patchwork.packing.bins import pack\n"
-                "from patchwork.packing.trainers import to_pack\n"
-                "packing = to_pack(self, dataset, packing)"
-            ),
-            required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)").replace(
-                "pack(pack_dataset, dataset, args.max_length, args.packing_strategy, map_kwargs)"
-            ),
+            at_start("from patchwork.packing.trainers import to_pack\ndataset, packing = to_pack(self, dataset, packing)"),
+            # The packer of trl.data_utils, which keeps account of the tokens.
+            required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)"),
         ],
     ),
     *(
@@ -197,9 +209,9 @@ PATCHES = (
             target=_PREPARE,
             versions={"trl": releases},
             reason=_UNCOUNTED,
-            edits=[required(truncation).insert_before(_COUNT)],
+            edits=edits,
         )
-        for name, releases, truncation in _TRUNCATIONS
+        for (name, releases), edits in _TRUNCATIONS.items()
     ),
     Patch(
         name="trl.sft.labels",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from patchwork.engine.patch import Case, Patch, every, optional, required
 
 # Only the definition is followed by new code: every use of `do_truncation` obeys it, and the text of the uses stays as it is.
@@ -10,6 +12,10 @@ _DEFINITION = "do_truncation = max_seq_length != 0"
 _DECIDE = """
 from patchwork.packing.zoo import preparation
 packing, do_truncation = preparation(self, args, column_names, packing, max_seq_length, globals().get("pack_dataset"))
+"""
+_TELL = """
+from patchwork.packing.zoo import with_full_documents_told
+dataset = with_full_documents_told(dataset, max_seq_length, do_truncation)
 """
 _CUT = "if do_truncation and max_seq_length > 0:"
 
@@ -24,8 +30,13 @@ def sft_prepare_dataset(self, dataset, processing_class, args, packing, formatti
     dataset = dataset.map(_tokenize)
     if packing:
         dataset = pack_dataset(dataset, max_seq_length, getattr(args, "packing_strategy", "bfd"), map_kwargs)
-    return dataset
+{tell}    return dataset
 """
+
+
+def _indented(code: str, spaces: int) -> str:
+    return textwrap.indent(code.strip(), " " * spaces) + "\n"
+
 
 PATCHES = (
     Patch(
@@ -48,15 +59,15 @@ PATCHES = (
                 'not locals().get("_unsloth_wrapped_packing", False)'
             ),
             optional("message_cut = slice(-max_seq_length, None) if truncate_messages and $_ else slice(None, max_seq_length)"),
-            required("pack_dataset($_, max_seq_length, $$$_)"),
+            required("dataset = pack_dataset($_, max_seq_length, $$$_)").insert_after(_TELL),
             every("do_truncation"),
             every("max_seq_length", accounted_by=["max_seq_length = $VALUE", "max_seq_length == 0"]),
             every("$CALL($$$ARGS, truncation=$VALUE)"),
         ],
         cases=[
             Case(
-                before=_FUNCTION.format(decide=""),
-                after=_FUNCTION.format(decide="    " + _DECIDE.strip().replace("\n", "\n    ") + "\n"),
+                before=_FUNCTION.format(decide="", tell=""),
+                after=_FUNCTION.format(decide=_indented(_DECIDE, 4), tell=_indented(_TELL, 8)),
             )
         ],
     ),

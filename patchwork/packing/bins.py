@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.examples import BESIDE, documents_of
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
 logger = logging.getLogger("patchwork.packing")
+
+# The columns of tokens, and of what is said of each, that TRL packs by itself; a caller of `pack_dataset` may have others.
+_WHOLE = ("input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks")
 
 
 class PackingWarning(UserWarning):
@@ -27,7 +33,7 @@ def pack_wrapped(examples: pa.Table, seq_length: int) -> pa.Table:
     lengths of the pieces of documents in each row; a document that a row's end cuts counts as two. Each token comes out
     once, in order; empty documents leave no trace.
 
-    Raises ValueError for columns that are not lists of integers, or whose lengths differ.
+    Raises ValueError for columns that are not lists, tokens that are not integers, and columns whose lengths differ.
     """
     import numpy as np
     import pyarrow as pa
@@ -58,9 +64,8 @@ def _row_lengths(columns: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         kind = column.type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
             raise ValueError(f"column {name} holds {kind}, not lists of tokens: it cannot be packed")
-        if not (
-            pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type) or pa.types.is_null(kind.value_type)
-        ):
+        whole = any(is_one(kind.value_type) for is_one in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null))
+        if name in _WHOLE and not whole:
             raise ValueError(f"column {name} holds lists of {kind.value_type}, not of integers: it cannot be packed")
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
         first = first or (name, lengths)
@@ -75,26 +80,25 @@ def _row_lengths(columns: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(first[1])
 
 
-def pack(
-    pack_dataset: Callable[..., Any], dataset: Any, seq_length: int, strategy: str, map_kwargs: Mapping[str, Any] | None = None
-) -> Any:
-    """`pack_dataset(dataset, seq_length, strategy, map_kwargs)` of TRL, with its tokens counted.
+def packable(dataset: Any, seq_length: int, strategy: str) -> Any:
+    """What TRL's `pack_dataset` is to pack of a dataset: empty documents are left out.
 
-    Empty documents are left out before. A PackingWarning says how many documents were cut, and how many tokens came in and
-    went out; of a stream it says so batch by batch as they are read.
+    Of a stream, a PackingWarning counts batch by batch, as they are read, what the strategy cuts.
 
-    Raises ValueError for rows shorter than a token, a dataset without one, and columns that are not lists of integers or not
-    equally long; IsolationError where the packer lost tokens that it should have kept, or did not say where documents begin.
+    Raises ValueError for rows shorter than a token, a dataset without one, and columns that are not lists of tokens or not
+    equally long.
     """
     from datasets import Dataset
 
-    if seq_length < 1:
-        raise ValueError(f"max_length={seq_length}: a packed row holds at least one token")
+    if not isinstance(seq_length, int) or seq_length < 1:
+        raise ValueError(f"max_length={seq_length!r}: a packed row holds a number of tokens, and at least one")
+    if isinstance(dataset, dict):
+        return type(dataset)({name: packable(part, seq_length, strategy) for name, part in dataset.items()})
     if not isinstance(dataset, Dataset):
         dataset = dataset.filter(_has_tokens)
-        if _truncates(strategy):
+        if truncates(strategy):
             dataset = dataset.map(_note_cuts, batched=True, fn_kwargs={"what": "packing", "seq_length": seq_length})
-        return pack_dataset(dataset, seq_length, strategy, map_kwargs)
+        return dataset
     import numpy as np
 
     lengths = _lengths(dataset)
@@ -102,14 +106,32 @@ def pack(
         raise ValueError(f"the dataset holds {len(lengths)} documents and no token: there is nothing to pack")
     if not lengths.all():
         warnings.warn(
-            f"{int((lengths == 0).sum())} of {len(lengths)} documents are empty: left out", PackingWarning, stacklevel=2
+            f"{int((lengths == 0).sum())} of {len(lengths)} documents are empty: left out", PackingWarning, stacklevel=3
         )
         dataset = dataset.select(np.flatnonzero(lengths))
-    packed = pack_dataset(dataset, seq_length, strategy, map_kwargs)
+    return dataset
+
+
+def accounted(packed: Any, documents: Any, seq_length: int, strategy: str) -> Any:
+    """`packed`, which TRL's packer made of `documents`, once each token is accounted for; a stream is returned as it is.
+
+    A PackingWarning says how many documents were cut, and how many tokens came in and went out.
+
+    Raises IsolationError where tokens are lost that the strategy keeps, or rows do not say where their documents begin.
+    """
+    from datasets import Dataset
+
+    if isinstance(documents, dict):
+        return type(packed)({name: accounted(packed[name], part, seq_length, strategy) for name, part in documents.items()})
+    if not isinstance(documents, Dataset):
+        return packed
+    import numpy as np
+
     if "seq_lengths" not in packed.column_names:
         raise IsolationError(f"packing with {strategy!r} gave rows without seq_lengths, so their documents are not known")
-    tokens, out = int(lengths.sum()), int(_lengths(packed.select_columns(["input_ids"])).sum())
-    if out != tokens and out != int(np.minimum(lengths, seq_length).sum()):
+    lengths = _lengths(documents)
+    tokens, out = int(lengths.sum()), int(_lengths(packed.select_columns(documents.column_names)).sum())
+    if out != tokens and not (truncates(strategy) and out == int(np.minimum(lengths, seq_length).sum())):
         raise IsolationError(f"packing with {strategy!r} made {out} tokens of {tokens}: some are lost or there twice")
     if out != tokens:
         _warn_of_cuts("packing", lengths, seq_length)
@@ -142,23 +164,37 @@ def is_list(dataset: Any, name: str, columns: Collection[str]) -> bool:
     return name in columns and type((getattr(dataset, "features", None) or {}).get(name)).__name__ != "Value"
 
 
-def packed_by(dataset: Any, name: str) -> bool:
-    """Whether some row of a dataset, or the first of a stream, has a document that begins within it, by its `position_ids`
-    (they fall) or its `seq_idx` (it rises); each has one entry a token."""
-    import numpy as np
-    from datasets import Dataset
+def packed_row(dataset: Any, names: Sequence[str]) -> dict[str, Any] | None:
+    """The first row of a dataset that holds several documents by the columns `names`, as `documents_of` reads them, if there is
+    one: these columns of it, and those that say what they mean."""
+    columns = [*names, *(name for name in BESIDE if name in dataset.column_names)]
+    for batch in dataset.select_columns(columns).with_format("arrow").iter(batch_size=10_000):
+        for number in _stepping(batch, names):
+            row: dict[str, Any] = batch.slice(number, 1).to_pylist()[0]
+            if documents_of(row) is not None:
+                return row
+    return None
 
-    sign = -1 if name == "position_ids" else 1
-    if not isinstance(dataset, Dataset):
-        return bool((sign * np.diff(np.asarray(next(iter(dataset))[name])) > 0).any())
-    for batch in dataset.select_columns([name]).with_format("arrow").iter(batch_size=10_000):
+
+def _stepping(batch: pa.Table, names: Sequence[str]) -> list[int]:
+    """The rows that may hold several: a position is not one more than that before, a document's number another."""
+    import numpy as np
+    import pyarrow as pa
+
+    found = set[int]()
+    for name in names:
         column = batch.column(name).combine_chunks()
-        steps = sign * np.diff(column.flatten().to_numpy(zero_copy_only=False))
+        if not pa.types.is_integer(column.type.value_type):
+            continue
         lengths = _row_lengths({name: column})
-        steps[np.cumsum(lengths[lengths > 0])[:-1] - 1] = 0  # between rows
-        if (steps > 0).any():
-            return True
-    return False
+        if name not in ("position_ids", "seq_idx"):  # lengths, or cumulative ones
+            found.update(np.flatnonzero(lengths > 1).tolist())
+            continue
+        ends = np.cumsum(lengths)
+        steps = np.diff(column.flatten().to_numpy(zero_copy_only=False)) != (name == "position_ids")
+        places = np.flatnonzero(steps) + 1
+        found.update(np.searchsorted(ends, places[~np.isin(places, ends)], side="right").tolist())
+    return sorted(found)
 
 
 def _lengths(dataset: Any) -> np.ndarray[Any, Any]:
@@ -170,22 +206,24 @@ def _lengths(dataset: Any) -> np.ndarray[Any, Any]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _truncates(strategy: str) -> bool:
+def truncates(strategy: str) -> bool:
     """Whether documents longer than a row lose their end: `bfd` does, but in TRL 0.27 and 0.28 it splits them."""
-    import trl
-    from packaging.version import Version
-
-    return strategy == "bfd" and not Version("0.27") <= Version(trl.__version__) < Version("0.29")
+    return strategy == "bfd" and not Version("0.27") <= _trl() < Version("0.29")
 
 
 def _has_tokens(example: Mapping[str, Any]) -> bool:
-    return len(example["input_ids"]) > 0
+    return len(_tokens_of(example)) > 0
+
+
+def _tokens_of(columns: Mapping[str, Any]) -> Any:
+    """The column of tokens: `input_ids`, or whatever is first."""
+    return columns["input_ids"] if "input_ids" in columns else next(iter(columns.values()))
 
 
 def _note_cuts(batch: Mapping[str, Any], what: str, seq_length: int) -> dict[str, Any]:
     import numpy as np
 
-    lengths = np.array([len(tokens) for tokens in batch["input_ids"]])
+    lengths = np.array([len(tokens) for tokens in _tokens_of(batch)])
     if (lengths > seq_length).any():
         _warn_of_cuts(what, lengths, seq_length)
     return {}
@@ -194,10 +232,23 @@ def _note_cuts(batch: Mapping[str, Any], what: str, seq_length: int) -> dict[str
 def _warn_of_cuts(what: str, lengths: np.ndarray[Any, Any], seq_length: int) -> None:
     import numpy as np
 
+    packing = what == "packing"
     warnings.warn(
-        f"{what} cuts {int((lengths > seq_length).sum())} of {len(lengths)} documents to max_length={seq_length}: "
-        f"{int(lengths.sum())} tokens in, {int(np.minimum(lengths, seq_length).sum())} out. To keep them, raise max_length"
-        + (", or use packing_strategy='bfd_split' where TRL has it" if what == "packing" else ""),
+        f"{what} cuts {'the ends of ' if packing else ''}{int((lengths > seq_length).sum())} of {len(lengths)} documents to "
+        f"max_length={seq_length}: {int(lengths.sum())} tokens in, {int(np.minimum(lengths, seq_length).sum())} out. To keep "
+        "them, raise max_length" + (f", or use packing_strategy={keeping()!r}" if packing else ""),
         PackingWarning,
         stacklevel=3,
     )
+
+
+def keeping() -> str:
+    """A strategy of the installed TRL that keeps every token, and documents whole where it can."""
+    release = _trl()
+    return "bfd_split" if release >= Version("1.0") else "bfd-requeue" if release >= Version("0.29") else "wrapped"
+
+
+def _trl() -> Version:
+    import trl
+
+    return Version(trl.__version__)

@@ -7,7 +7,9 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from .bins import is_list, packed_row
 from .boundaries import Boundaries, BoundariesError, IsolationError
+from .examples import BESIDE, SAYING, documents_of
 
 # Columns of one entry for each token.
 PER_TOKEN = ("input_ids", "labels", "completion_mask", "assistant_masks")
@@ -27,7 +29,7 @@ def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[An
     its `input_ids`, examples that do not have the same columns, and a batch without any token.
     """
     if not collator.padding_free:
-        if not any(_said(example) for example in examples):
+        if not any(documents_of(example) for example in examples):
             return collator, examples
         collator = copy.copy(collator)
         collator.padding_free = True
@@ -71,21 +73,21 @@ def _ready(examples: Sequence[Mapping[str, Any]], known: Sequence[str], part: sl
     return made
 
 
-def _said(example: Mapping[str, Any]) -> bool:
-    return example.get("seq_lengths") is not None
-
-
 def _example(number: int, example: Mapping[str, Any], columns: Sequence[str], part: slice | None) -> dict[str, Any]:
     lists = {name: _list(number, name, example.get(name)) for name in columns}
     tokens = len(lists.get("input_ids", ()))
     for name, values in lists.items():
         if len(values) != tokens:
             raise BoundariesError(f"example {number} has {tokens} input_ids and {len(values)} {name}: give one for each token")
-    if not _said(example):
+    said = documents_of(example)
+    example = {name: value for name, value in example.items() if name not in SAYING}
+    if said is None:
         lists = {name: values if part is None else values[part] for name, values in lists.items()}
         tokens = len(lists.get("input_ids", ()))
         return {**example, **lists, "seq_lengths": [tokens] if tokens else []}
-    lengths = [length for length in _list(number, "seq_lengths", example["seq_lengths"]) if length]
+    if not all(isinstance(length, int) for length in said):
+        raise BoundariesError(f"seq_lengths of example {number} are {said[:8]}: give whole numbers")
+    lengths = [length for length in said if length]
     if (lengths and min(lengths) < 0) or sum(lengths) != tokens:
         raise BoundariesError(
             f"seq_lengths of example {number} are {lengths[:8]}, which sum to {sum(lengths)}, but it has {tokens} tokens: "
@@ -127,18 +129,23 @@ def places_in(examples: Sequence[Mapping[str, Any]], row: Any) -> dict[str, Any]
     return {name: told[name] for name in ("position_ids", "attention_mask") if name in told}
 
 
-def keep_lengths(columns: Mapping[str, Any] | None, kept: Collection[str] | None) -> None:
-    """Called where a Trainer drops the columns that its model does not take; raises IsolationError if `seq_lengths` is among
-    them: then rows are packed, and would be trained on as one document each.
+def refuse_dropped(rows: Any, kept: Collection[str] | None) -> None:
+    """Called where a Trainer drops the columns that its model does not take; raises IsolationError if rows say by one of them
+    that they hold several documents: they would be trained on as one each.
 
-    `columns`: an example, or the features of a dataset; `kept`: the names that stay. A column of that name with one number a
-    row is another matter.
+    `rows`: an example, or a dataset; `kept`: the names that stay.
     """
-    if columns is None or "seq_lengths" not in columns or "seq_lengths" in (kept or ()):
-        return
-    if isinstance(columns["seq_lengths"], int) or type(columns["seq_lengths"]).__name__ == "Value":
-        return
-    raise IsolationError(
-        "the dataset is packed (it has seq_lengths), and that column would be dropped as one that the model does not take, so "
-        "documents would leak: set remove_unused_columns=False and use DataCollatorWithFlattening, or give documents"
-    )
+    of_dataset = not isinstance(rows, Mapping)
+    columns = rows.column_names if of_dataset else rows
+    names = [name for name in SAYING if name in columns and name not in (kept or ())]
+    if of_dataset:
+        names = [name for name in names if is_list(rows, name, columns)]
+        others = [name for name in names if name != "seq_lengths"]
+        packed = bool(names) and ("seq_lengths" in names or packed_row(rows, others) is not None)
+    else:
+        packed = bool(names) and documents_of({name: rows[name] for name in (*names, *BESIDE) if name in rows}) is not None
+    if packed:
+        raise IsolationError(
+            f"the dataset is packed (it has {', '.join(names)}), and that column would be dropped as one that the model does not "
+            "take, so documents would leak: set remove_unused_columns=False and use DataCollatorWithFlattening, or give documents"
+        )

@@ -11,7 +11,7 @@ from patchwork.packing.mixers import Mixer
 
 KEYWORD = "patchwork_boundaries"
 FLAG = "_patchwork_isolation"
-UNPADS = "_patchwork_unpads"  # on a backbone that computes without padding: patchwork.packing.unpadding
+UNPADS = "_patchwork_unpads"  # on a backbone while it computes without padding: patchwork.packing.unpadding
 
 Forward = Callable[..., Any]
 
@@ -23,7 +23,7 @@ class Flag:
     ``entry``: the family of a backbone, or what is known of a mixer.
     ``mixers``: how many a layer, or a whole backbone, must reach, or a mixer holds. ``layers``: the names of a backbone's
     layers. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone. ``native``:
-    whether it may leave documents to its kernels.
+    whether it, or the mixers of a backbone, may leave documents to kernels.
     """
 
     owner: type

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.anatomy import anatomy_of, backbone_family, takes_text
+from patchwork.packing.anatomy import anatomy_of, backbone_family
 from patchwork.packing.attention import FLEX
 from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.flags import FLAG, UNPADS, Flag, flash, implementation_of
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
-from patchwork.packing.refusal import why_not
+from patchwork.packing.refusal import closed, parameters_of, why_not
 from patchwork.packing.structure import anatomy_by_structure
 from patchwork.packing.transport import mark
 
@@ -64,7 +64,10 @@ def validate(model: Any) -> tuple[Part, ...]:
 
 
 def restore(model: Any) -> None:
-    """Undoes ``isolate`` and guards: the model's calls go straight to the original code again."""
+    """Undoes ``isolate`` and guards: the model's calls go straight to the original code again.
+
+    The model is then as it was before ``patchwork.apply()``: a trainer that is given it later isolates it again.
+    """
     for module in model.modules():
         module.__dict__.pop(FLAG, None)
         module.__dict__.pop(UNPADS, None)
@@ -89,18 +92,19 @@ def adopt(module: Any) -> None:
 
     A backbone that is known, or of a known structure, is isolated, and what is built around it keeps ready what it is told.
     Any other model that takes text gets a guard: it raises IsolationError when it meets a packed row, and is untouched
-    otherwise. Never raises itself.
+    otherwise. A backbone that is isolated already keeps its ``native``, for what was put into it since too. Never raises itself.
     """
     if _isolated_inside(module):
         if backbone_family(module) is None and _is_head(module):
             mark(module, Flag(type(module), "head"))
         return
     if not _is_backbone(module):
-        if takes_text(type(module)):
+        if _takes_text(module):
             _guard(module, why_not(module))
         return
+    earlier = module.__dict__.get(FLAG)
     try:
-        isolate(module)
+        isolate(module, native=earlier is None or earlier.native)
     except IsolationError as error:
         _guard(module, str(error))
 
@@ -162,10 +166,15 @@ def _unlisted_backbone(module: Any) -> bool:
 
 
 def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
+    if hidden := closed(backbone):
+        raise IsolationError(
+            f"{type(backbone).__name__} holds parts whose code cannot be read, and they may mix tokens: {', '.join(hidden[:8])}"
+        )
     anatomy = anatomy_of(backbone) if backbone_family(backbone) is not None else anatomy_by_structure(backbone)
     way = _way_of_attention(backbone)
     prefix = f"{name}." if name else ""
-    flag = Flag(type(backbone), "backbone", anatomy.family, mixers=len(anatomy.mixers), layers=tuple(anatomy.layers))
+    layers = tuple(anatomy.layers)
+    flag = Flag(type(backbone), "backbone", anatomy.family, len(anatomy.mixers), layers, native=plan.native)
     plan.mark(name, backbone, flag, way)
     ways = {path: _way(mixer, entry, way, plan.native) for path, (mixer, entry) in anatomy.mixers.items()}
     for path, layer in anatomy.layers.items():
@@ -202,7 +211,11 @@ def _holds(module: Any, backbones: Any) -> bool:
 
 def _is_head(module: Any) -> bool:
     """Whether a module is called with text like a model: its call may describe documents."""
-    return hasattr(module, "config") and takes_text(type(module))
+    return hasattr(module, "config") and _takes_text(module)
+
+
+def _takes_text(module: Any) -> bool:
+    return "input_ids" in parameters_of(type(module))
 
 
 def _role(module: Any) -> str:

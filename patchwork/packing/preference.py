@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from patchwork.packing.guard import Decision, adopt_model, decide
 from patchwork.packing.trainers import of_parallelism, refused
-from patchwork.packing.unpadding import unpad
+from patchwork.packing.unpadding import unpadded
 
 
 def padding_free(args: Any, *models: Any) -> bool:
@@ -24,21 +26,29 @@ def padding_free(args: Any, *models: Any) -> bool:
     return not reasons
 
 
-def without_padding(on: bool, *models: Any) -> None:
-    """Lets models compute without padding, or as usual; they may have been built before `patchwork.apply()`."""
+def prepare(trainer: Any, on: bool, *models: Any) -> None:
+    """Notes whether the losses of a trainer leave padding out; its models may have been built before `patchwork.apply()`."""
     for model in filter(None, models):
         adopt_model(model)
-        unpad(model, on)
+    trainer._patchwork_unpads = on
 
 
-def flattens(args: Any, *models: Any) -> bool:
+def without_padding(trainer: Any, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a method of a trainer returns. While it runs, and no longer, the trainer's models compute without padding, if that
+    is what it was asked for."""
+    on = getattr(trainer, "_patchwork_unpads", False)
+    with unpadded(*filter(None, (trainer.model, trainer.ref_model))) if on else nullcontext():
+        return compute(*args, **kwargs)
+
+
+def flattens(trainer: Any, args: Any, *models: Any) -> bool:
     """Whether a DPOTrainer of TRL 0.22 to 0.28 is to flatten its batches by itself: where its loss of a flat row is right.
 
     Where it is not, the backbones leave the padding out instead, and the trainer sees padded batches.
     """
     free = padding_free(args, *models)
     flat = free and not _needs_rows(args) and not _sees(models[0])
-    without_padding(free and not flat, *models)
+    prepare(trainer, free and not flat, *models)
     return flat
 
 

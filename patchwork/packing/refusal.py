@@ -6,10 +6,14 @@ import inspect
 import re
 from typing import Any
 
-from patchwork.packing.anatomy import attends, own_attention
+import torch
+
+from patchwork.packing.anatomy import attends, mixes, own_attention
 from patchwork.packing.families import ATTENTION_ONLY, folder_of
+from patchwork.packing.mixers import mixer_of
 
 _CHOOSING = re.compile(r"Indexer|Compressor|DogeAttention")
+_ATTENTION = re.compile(r"Attention|Attn")
 _POSITIONS = re.compile(r"wpe|pos\w*_?embed|embed_positions|position_embeddings")
 ENCODER_DECODER = "an encoder-decoder: a packed row has no boundaries in its cross-attention"
 NOT_DISPATCHED = "in this release attention of {} does not go through transformers' registry, from {} on it does"
@@ -48,10 +52,49 @@ def looks_ahead(model: Any) -> bool:
 def _fixed_positions(model: Any) -> str | None:
     """The table of learned positions of a model whose call takes none; None if there is none."""
     for module in model.modules():
-        parameters = inspect.signature(type(module).forward).parameters
+        parameters = parameters_of(type(module))
         if "input_ids" not in parameters or "position_ids" in parameters:
             continue
         for name, child in module.named_children():
             if _POSITIONS.search(name) and hasattr(child, "weight"):
                 return f"{type(child).__name__} {name}"
     return None
+
+
+def parameters_of(kind: Any) -> tuple[str, ...]:
+    """The names of what modules of a class are called with; none where its forward says none: scripted by torch, or a builtin."""
+    try:
+        return tuple(inspect.signature(kind.forward).parameters)
+    except (AttributeError, TypeError, ValueError):
+        return ()
+
+
+def closed(backbone: Any) -> list[str]:
+    """The parts whose code cannot be read and may mix tokens along the row, by path. A scripted one goes by the names that it
+    and its parts had; a builtin that holds parts by nothing. Those inside a listed mixer belong to it."""
+    return [
+        f"{path} ({_name_of(module)})"
+        for path, module in backbone.named_modules()
+        if _may_mix(module) and not _in_mixer(backbone, path)
+    ]
+
+
+def _in_mixer(backbone: Any, path: str) -> bool:
+    names = path.split(".")
+    around = (mixer_of(type(backbone.get_submodule(".".join(names[:depth])))) for depth in range(1, len(names)))
+    return any(entry is not None and not entry.attention for entry in around)
+
+
+def _may_mix(module: Any) -> bool:
+    kind, name = type(module), _name_of(module)
+    if not isinstance(module, torch.jit.ScriptModule):
+        builtin = not inspect.isfunction(getattr(kind, "forward", None)) and not parameters_of(kind)
+        return builtin and next(module.children(), None) is not None
+    if _ATTENTION.search(name) and any(_name_of(part) == "Linear" for part in module.modules()):
+        return True
+    return mixes(getattr(torch.nn, name, None) or type(name, (), {}))
+
+
+def _name_of(module: Any) -> str:
+    """The name of its class, of a scripted one that of the class that was scripted."""
+    return str(getattr(module, "original_name", type(module).__name__))

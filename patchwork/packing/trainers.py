@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from patchwork.packing.arguments import EXPLICIT
-from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_by, with_cuts_counted
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_row, with_cuts_counted
+from patchwork.packing.examples import BESIDE, documents_of
 from patchwork.packing.guard import Decision, PackingRefused, decide, prompt_learning_reason
 from patchwork.packing.loading import Unresolved, resolved
-from patchwork.packing.told import told_of
 
 _SWITCHES = ("packing", "eval_packing", "padding_free")
 _STARTS = ("position_ids", "seq_idx")
@@ -30,7 +29,8 @@ def guarded(trainer: Any, given: Mapping[str, Any]) -> Any:
     """
     args, model = given["args"], given["model"]
     if not asks_to_pack(args):
-        return args
+        packed_stream = any(not hasattr(part, "__len__") and "seq_lengths" in (_columns(part) or ()) for part in _parts(given))
+        return _undispatched(args) if packed_stream else args
     dataset: Any = given.get("train_dataset")
     if hasattr(dataset, "__len__") and len(dataset) == 0:
         raise ValueError("train_dataset is empty: there is nothing to pack")
@@ -38,8 +38,12 @@ def guarded(trainer: Any, given: Mapping[str, Any]) -> Any:
     reasons = (*decision.reasons, *_of_setup(args, given), *_of_dataset(args, given))
     if reasons:
         return refused(args, Decision(False, reasons, model=decision.model), type(trainer).__name__)
-    if not all(hasattr(part, "__len__") for part in _parts(given)) and hasattr(args, "accelerator_config"):
-        # One row of documents cannot be cut into a share for each process: each reads its own rows of a stream.
+    return args if all(hasattr(part, "__len__") for part in _parts(given)) else _undispatched(args)
+
+
+def _undispatched(args: Any) -> Any:
+    """A copy of `args` under which each process reads its own rows of a stream: a row of documents cannot be shared out."""
+    if hasattr(args, "accelerator_config"):
         args = copy.copy(args)
         args.accelerator_config = copy.copy(args.accelerator_config)
         args.accelerator_config.dispatch_batches = False
@@ -95,7 +99,9 @@ def _of_setup(args: Any, given: Mapping[str, Any]) -> list[str]:
     """What stands beside the model and would bypass its boundaries."""
     reasons = []
     if given.get("data_collator") is not None:
-        reasons.append(f"the data collator ({type(given['data_collator']).__name__}) is the caller's own: it may lose boundaries")
+        reasons.append(
+            f"the data collator ({type(given['data_collator']).__name__}) is not SFTTrainer's own: it may lose boundaries"
+        )
     if (reason := prompt_learning_reason(given.get("peft_config"))) is not None:
         reasons.append(reason)
     return reasons + of_parallelism(args)
@@ -157,35 +163,38 @@ def text_side(processing_class: Any, args: Any, dataset: Any) -> Any:
     return tokenizer
 
 
-def to_pack(trainer: Any, dataset: Any, packing: bool) -> bool:
-    """Whether a dataset is to be packed now: one that is packed already (it has `seq_lengths`) stays as it is.
+def to_pack(trainer: Any, dataset: Any, packing: bool) -> tuple[Any, bool]:
+    """A dataset, and whether it is to be packed now: one that is packed already (it has `seq_lengths`) stays as it is.
 
     Raises PackingRefused for one whose rows say otherwise that they hold several documents: SFTTrainer drops those columns.
+    A stream raises it where it gives such a row, for the first at once.
     """
+    if is_packed(dataset):
+        return dataset, False
     columns = columns_of(dataset)
-    if is_list(dataset, "seq_lengths", columns):
-        return False
-    for name in _STARTS:
-        if is_list(dataset, name, columns) and packed_by(dataset, name):
-            reason = f"its rows hold several documents, by {name}, which SFTTrainer drops: give their lengths as seq_lengths"
-            refuse(trainer, reason)
-    return packing
+    if names := [name for name in _STARTS if is_list(dataset, name, columns)]:
+        refuse_row = functools.partial(_refuse_row, names, type(trainer).__name__)
+        if not hasattr(dataset, "__len__"):
+            refuse_row(next(iter(dataset), {}))
+            return dataset.map(refuse_row, features=getattr(dataset, "features", None)), packing
+        refuse_row(packed_row(dataset, names) or {})
+    return dataset, packing
 
 
-def boundaries_expected(trainer: Any, inputs: Mapping[str, Any]) -> None:
-    """Called with each batch, ready for the model: remembers what it says of documents.
+def is_packed(dataset: Any) -> bool:
+    """Whether the rows of a dataset have `seq_lengths`."""
+    return is_list(dataset, "seq_lengths", columns_of(dataset))
 
-    Raises IsolationError where rows of the dataset are packed and the batch says nothing: its collator has forgotten them.
-    """
-    evaluated = getattr(trainer.callback_handler, "eval_dataloader", None)
-    dataset = trainer.train_dataset if trainer.model.training else getattr(evaluated, "dataset", None)
-    silent = "input_ids" in inputs and not any(inputs.get(name) is not None for name in (*EXPLICIT, "position_ids"))
-    if silent and is_list(dataset, "seq_lengths", _columns(dataset) or ()):
-        raise IsolationError(
-            f"rows of the dataset are packed (it has seq_lengths), but {type(trainer.data_collator).__name__} says nothing of "
-            "their documents: use the trainer's own collator, or hand on position_ids or seq_idx"
+
+def _refuse_row(names: Sequence[str], trainer: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    said = {name: row[name] for name in (*names, *BESIDE) if name in row}
+    if documents_of(said) is not None:
+        reason = (
+            f"rows hold several documents, by their {' and '.join(names)}, which SFTTrainer drops: give the lengths of the "
+            "documents as seq_lengths; or, where they are padding, an attention_mask"
         )
-    told_of(inputs)
+        raise PackingRefused(Decision(False, (reason,), model=trainer))
+    return {}
 
 
 def counted(trainer: Any, inputs: Mapping[str, Any], num_items_in_batch: Any) -> Any:

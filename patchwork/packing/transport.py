@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from patchwork.packing import told
 from patchwork.packing.ambient import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
 from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
@@ -31,7 +32,6 @@ from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward,
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.resolution import describes_nothing, resolve
-from patchwork.packing.told import refuse_forgotten
 from patchwork.packing.unpadding import take_out
 
 # ---- wrappers on classes ----------------------------------------------------------------------------------------
@@ -176,7 +176,8 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
         heard = _heard(arguments)
         boundaries = None if describes_nothing(heard) else resolve(heard, recurrent=family.recurrent)
         if boundaries is None:
-            refuse_forgotten(arguments)
+            if told.under_way:
+                told.refuse_forgotten(arguments)
             taken = None
             if UNPADS in self.__dict__ and not _why_not_packed(owner, family, self, arguments):
                 taken = take_out(self, arguments, heard, family)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,15 +24,23 @@ from patchwork.packing.flags import FLAG, UNPADS
 from patchwork.packing.resolution import is_exporting
 
 
-def unpad(model: Any, on: bool = True) -> int:
-    """Lets the isolated backbones of ``model`` compute without padding, or no longer. Returns how many there are."""
-    backbones = [module for module in model.modules() if (flag := module.__dict__.get(FLAG)) and flag.role == "backbone"]
-    for backbone in backbones:
-        if on:
-            backbone.__dict__[UNPADS] = True
-        else:
+@contextmanager
+def unpadded(*models: Any) -> Iterator[int]:
+    """Within it the isolated backbones of ``models`` compute without padding, in each thread. Yields how many there are."""
+    backbones = [module for model in models for module in model.modules() if _isolated_backbone(module)]
+    switched = [backbone for backbone in backbones if UNPADS not in backbone.__dict__]
+    for backbone in switched:
+        backbone.__dict__[UNPADS] = True
+    try:
+        yield len(backbones)
+    finally:
+        for backbone in switched:
             backbone.__dict__.pop(UNPADS, None)
-    return len(backbones)
+
+
+def _isolated_backbone(module: Any) -> bool:
+    flag = module.__dict__.get(FLAG)
+    return flag is not None and flag.role == "backbone"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from patchwork.packing.bins import PackingWarning, keeping, truncates
 from patchwork.packing.guard import Decision
 from patchwork.packing.trainers import refuse, refused
 
@@ -17,7 +19,7 @@ def preparation(
 ) -> tuple[bool, bool]:
     """Whether to pack a dataset, and whether to cut its documents to `max_length` when they are tokenized.
 
-    With `bfd`, documents are cut as without packing; what any other strategy does with a long one is left to TRL's packer.
+    With a strategy that truncates, documents are cut as without packing; what another does is left to TRL's packer.
     Without a `pack_dataset` that takes the strategy nothing is packed, after one PackingWarning, or PackingRefused under
     `PATCHWORK_ON_REFUSAL=raise`.
 
@@ -46,7 +48,34 @@ def preparation(
         )
         refused(args, Decision(False, (reason,), model=type(trainer).__name__), type(trainer).__name__)
         return False, max_length != 0
-    return True, strategy == "bfd"
+    return True, truncates(strategy)
+
+
+def with_full_documents_told(packed: Any, max_length: int, truncated: bool) -> Any:
+    """A packed dataset; where its documents were cut before (`truncated`), after a PackingWarning that counts what may be cut.
+
+    The tokenizer has done it, so a document of `max_length` tokens may have been longer. Of a stream it is said batch by batch.
+    """
+    from datasets import Dataset
+
+    if not truncated:
+        return packed
+    if not isinstance(packed, Dataset):
+        return packed.map(_tell_full, batched=True, fn_kwargs={"max_length": max_length})
+    _tell_full({"seq_lengths": packed["seq_lengths"]}, max_length)
+    return packed
+
+
+def _tell_full(batch: Mapping[str, Any], max_length: int) -> dict[str, Any]:
+    lengths = [length for row in batch["seq_lengths"] for length in row]
+    if full := lengths.count(max_length):
+        warnings.warn(
+            f"{full} of {len(lengths)} documents have max_length={max_length} tokens: unsloth_zoo cut those that were "
+            f"longer. To keep them whole, raise max_length, or use packing_strategy={keeping()!r}",
+            PackingWarning,
+            stacklevel=3,
+        )
+    return {}
 
 
 def _takes(pack_dataset: Any, strategy: Any) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +16,13 @@ from datasets import Dataset
 from packaging.version import Version
 from pairs import LENGTHS, pairs, quiet, recording, word_tokenizer
 from tiny import build, documents, has, recurrent_names, worst_difference
+from transformers import TrainerCallback
 
 import patchwork
 from patchwork.packing import preference, unpadding
 from patchwork.packing.bins import PackingWarning
 from patchwork.packing.isolation import isolate, restore
-from patchwork.packing.unpadding import unpad
+from patchwork.packing.unpadding import unpadded
 
 try:
     from trl import DPOConfig, DPOTrainer
@@ -233,15 +236,15 @@ def padded_rows(left: bool = False) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def prepared(name: str = HYBRID, on: bool = True) -> torch.nn.Module:
+def prepared(name: str = HYBRID) -> torch.nn.Module:
     model = build(name)
     isolate(model)
-    assert unpad(model, on) == 1
     return model
 
 
-def hidden(model: Any, **arguments: Any) -> Any:
-    with torch.no_grad():
+def hidden(model: Any, free: bool = False, **arguments: Any) -> Any:
+    with torch.no_grad(), unpadded(*[model] * free) as backbones:
+        assert backbones == free
         return model(**{"use_cache": False, "output_hidden_states": True, **arguments})
 
 
@@ -253,8 +256,7 @@ def test_all_hidden_states_go_back_to_their_places(name: str, embedded: bool) ->
     arguments: dict[str, Any] = dict(rows)
     if embedded:
         arguments["inputs_embeds"] = model.get_input_embeddings()(arguments.pop("input_ids"))
-    ours = hidden(model.base_model, **arguments)
-    unpad(model, False)
+    ours = hidden(model.base_model, free=True, **arguments)
     theirs = hidden(model.base_model, **arguments)
     assert type(ours) is type(theirs)
     assert list(ours) == list(theirs)
@@ -269,8 +271,7 @@ def test_positions_of_left_padded_rows_go_with_their_tokens() -> None:
     model, rows = prepared("llama"), padded_rows(left=True)
     counted = (rows["attention_mask"].cumsum(1) - 1).clamp(min=0)
     seen = counting(model)
-    ours = hidden(model, **rows, position_ids=counted)
-    unpad(model, False)
+    ours = hidden(model, free=True, **rows, position_ids=counted)
     theirs = hidden(model, **rows, position_ids=counted)
     valid = rows["attention_mask"].bool()
     assert torch.allclose(ours.logits[valid], theirs.logits[valid], atol=1e-5)
@@ -281,10 +282,10 @@ def test_positions_of_left_padded_rows_go_with_their_tokens() -> None:
 def test_a_model_that_sees_leaves_padding_out_of_text_in_its_backbone(tmp_path: Path) -> None:
     """Its positions have three planes, which a flat row of the trainer's does not."""
     model, rows = build("qwen3_5_vlm"), padded_rows()
-    assert not preference.flattens(DPOConfig(**quiet(tmp_path, padding_free=True)), model)
+    trainer = SimpleNamespace(model=model, ref_model=None)
+    assert not preference.flattens(trainer, DPOConfig(**quiet(tmp_path, padding_free=True)), model)
     seen = counting(model.model.language_model)
-    ours = hidden(model, **rows)
-    preference.without_padding(False, model)
+    ours = preference.without_padding(trainer, hidden, model, **rows)
     theirs = hidden(model, **rows)
     valid = rows["attention_mask"].bool()
     assert torch.allclose(ours.logits[valid], theirs.logits[valid], atol=1e-5)
@@ -321,8 +322,8 @@ def test_calls_that_cannot_be_put_back_run_as_they_are(kind: str) -> None:
     arguments = {"use_cache": False, **AS_THEY_ARE[kind](padded_rows())}
     with torch.no_grad():
         expected = model.base_model(**arguments)
-        unpad(model)
-        found = model.base_model(**arguments)
+        with unpadded(model):
+            found = model.base_model(**arguments)
     assert type(found) is type(expected)
     assert torch.equal(found[0], expected[0])
 
@@ -330,17 +331,93 @@ def test_calls_that_cannot_be_put_back_run_as_they_are(kind: str) -> None:
 def test_generation_is_the_same_to_the_bit() -> None:
     model = prepared().eval()
     rows = padded_rows(left=True)
-    ours = model.generate(**rows, max_new_tokens=6, do_sample=False)
-    unpad(model, False)
+    with unpadded(model):
+        ours = model.generate(**rows, max_new_tokens=6, do_sample=False)
     assert torch.equal(ours, model.generate(**rows, max_new_tokens=6, do_sample=False))
 
 
-def test_the_switch_goes_with_copies_and_stays_when_isolated_again() -> None:
+def test_the_switch_holds_within_its_extent_in_each_thread_and_through_isolating_again() -> None:
     model = prepared()
-    isolate(model)
-    for each in (model, copy.deepcopy(model)):
-        seen = counting(each)
-        hidden(each, **padded_rows())
-        assert seen == [19]
+    seen = counting(model)
+    with unpadded(model):
+        with unpadded(model):
+            isolate(model)
+        with ThreadPoolExecutor() as pool:
+            pool.submit(hidden, model, **padded_rows()).result()
+    hidden(model, **padded_rows())
+    with pytest.raises(ZeroDivisionError), unpadded(model):
+        raise ZeroDivisionError
+    hidden(model, **padded_rows())
+    assert seen == [19, 27, 27]
     restore(model)
-    assert unpad(model) == 0
+    with unpadded(model) as backbones:
+        assert backbones == 0
+
+
+# ---- and what is left of it ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"loss_type": ["ipo"]}, {"precompute_ref_log_probs": True}], ids=str)
+def test_models_are_as_they_were_outside_of_the_losses_of_their_trainer(
+    settings: dict[str, Any], patched_once: None, tmp_path: Path
+) -> None:
+    """While it trains, too: what a callback computes with them is stock's, places of padding included."""
+    model, rows, found = build(HYBRID).eval(), padded_rows(), []
+    restore(model)
+    expected = hidden(model, **rows).logits
+    made = trainer(tmp_path, build(HYBRID), build(HYBRID), padding_free=True, learning_rate=0.0, **settings)
+    models = [model for model in (made.model, made.ref_model) if model is not None]
+
+    class Looking(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            found.extend(hidden(model.eval(), **rows).logits for model in models)
+
+    made.add_callback(Looking())
+    Looking().on_step_end()
+    made.train()
+    Looking().on_step_end()
+    assert len(found) == 3 * len(models)
+    assert all(torch.equal(expected, each) for each in found)
+
+
+@pytest.mark.parametrize("settings", [{}, {"loss_type": ["ipo"]}], ids=str)
+def test_an_evaluation_sees_no_padding(settings: dict[str, Any], patched_once: None, tmp_path: Path) -> None:
+    made = trainer(tmp_path, build(HYBRID), build(HYBRID), padding_free=True, per_device_eval_batch_size=len(LENGTHS), **settings)
+    seen = [counting(made.model), counting(made.ref_model)]
+    made.evaluate(made.train_dataset)
+    assert seen == [[TOKENS], [TOKENS]]
+
+
+@pytest.mark.parametrize("precomputed", [False, True], ids=["in the loss", "before"])
+def test_references_are_computed_without_padding(
+    precomputed: bool, patched_once: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a model that is its own reference too."""
+    peft = pytest.importorskip("peft")
+    tokens = _tokens_of_backbones(monkeypatch)
+    adapter = peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, task_type="CAUSAL_LM")
+    made = trainer(
+        tmp_path,
+        build("llama"),
+        None,
+        adapter,
+        padding_free=True,
+        loss_type=["ipo"],
+        gradient_checkpointing=True,
+        precompute_ref_log_probs=precomputed,
+    )
+    made.train()
+    assert tokens == [TOKENS, TOKENS]
+
+
+def _tokens_of_backbones(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Will hold the number of tokens of each call from which padding was taken out."""
+    seen = []
+    put_back = unpadding.Taken.put_back
+
+    def counted(taken: unpadding.Taken, output: Any) -> Any:
+        seen.append(len(taken.places))
+        return put_back(taken, output)
+
+    monkeypatch.setattr(unpadding.Taken, "put_back", counted)
+    return seen

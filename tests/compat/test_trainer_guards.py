@@ -440,7 +440,7 @@ def test_a_collator_of_the_users_own_gets_rows_of_one_document(switch: dict[str,
     args = settings(tmp_path, **switch, per_device_eval_batch_size=10)
     trainer, found = made(tiny.build("llama"), args, data_collator=collator, eval_dataset=documents())
     assert len(found) == 1
-    assert "the data collator (function) is the caller's own" in str(found[0].message)
+    assert "the data collator (function) is not SFTTrainer's own" in str(found[0].message)
     next(iter(trainer.get_train_dataloader()))
     next(iter(trainer.get_eval_dataloader()))
     assert sorted(rows) == sorted([len(tokens) for tokens in token_lists()] * 2)

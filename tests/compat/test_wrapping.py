@@ -25,8 +25,10 @@ from alone import (
     stock,
 )
 
-from patchwork.packing import IsolationError, adopt, isolate, restore
+from patchwork.packing import IsolationError, adopt, isolate, isolation, restore
 from patchwork.packing.batching import plan
+from patchwork.packing.flags import FLAG
+from patchwork.packing.guard import adopt_model
 
 CASE = Case()
 
@@ -79,6 +81,64 @@ def test_isolating_twice_and_restoring():
     assert sum(part.role == "mixer" for part in first) == 3
     restore(model)
     assert torch.equal(logits(model, CASE.tokens, **CASE.form()), logits(stock(FIRST), CASE.tokens, **CASE.form()))
+
+
+# ---- given to a trainer ------------------------------------------------------------------------------------------
+
+
+def natives(model):
+    return {flag.native for module in model.modules() if (flag := vars(module).get(FLAG)) and flag.role == "mixer"}
+
+
+def without_kernels(name=FIRST):
+    model = copy.deepcopy(stock(name))
+    isolate(model, native=False)
+    return model
+
+
+def untouched(model):
+    pass
+
+
+def one_layer_swapped(model):
+    model.model.layers[1] = copy.deepcopy(stock(FIRST)).model.layers[1]
+
+
+def all_layers_swapped(model):
+    model.model.layers = copy.deepcopy(stock(FIRST)).model.layers
+
+
+def adapted(model):
+    peft = pytest.importorskip("peft")
+    peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["out_proj", "o_proj"]))
+
+
+@pytest.mark.parametrize("since", [untouched, one_layer_swapped, all_layers_swapped, adapted])
+def test_a_trainer_leaves_mixers_in_the_way_that_they_were_told(since):
+    model = without_kernels()
+    since(model)
+    adopt_model(model)
+    assert natives(model) == {False}
+    assert_alone(model, gradients=since is not adapted, **CASE.form())
+
+
+def test_a_trainer_lets_all_others_use_their_kernels():
+    models = copy.deepcopy(stock(FIRST)), copy.deepcopy(isolated(FIRST)), without_kernels()
+    restore(models[2])
+    for model in models:
+        adopt_model(model)
+        assert natives(model) == {True}
+    isolate(models[0], native=False)
+    isolate(models[0])
+    assert natives(models[0]) == {True}, "whoever asks again, asks anew"
+
+
+def test_a_model_that_was_restored_is_as_one_that_was_built_before():
+    model = copy.deepcopy(isolated(FIRST))
+    restore(model)
+    assert not isolation.isolated(model)
+    adopt_model(model)
+    assert_alone(model, **CASE.form())
 
 
 @pytest.mark.parametrize("before", [True, False])
