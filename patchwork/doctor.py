@@ -22,6 +22,7 @@ from .engine.copies import copies
 from .engine.preview import Preview
 from .imports import Trial, try_imports
 from .packing.families import ATTENTION_ONLY, FAMILIES
+from .packing.switches import hybrid_packing, wrong_switches
 
 # Distribution name by import name, where the two differ.
 _PACKAGES = {
@@ -138,15 +139,18 @@ def _verdict_on_stack(versions: Mapping[str, str | None], patches: tuple[Preview
     off = [f"{item.patch.name}: {item.outcome.detail or item.outcome.state}" for item in patches if _in_the_way(item)]
     if off:
         return Verdict(False, "patches that packing needs are not in force", tuple(off))
+    if wrong := wrong_switches():
+        return Verdict(False, "environment variables hold values that are none of theirs", tuple(wrong))
     kernels = ", ".join(name for name in _KERNELS if versions[name] is not None)
     release = _comparable(versions["transformers"])
     recurrent = ", ".join(family.name for family in FAMILIES if _is_here(family.name))
     attention = ", ".join(name for name, since in sorted(ATTENTION_ONLY.items()) if Version(since) <= release and _is_here(name))
+    way = f"{f'native kernels where {kernels} take boundaries, else ' if kernels else ''}document batching"
     return Verdict(
         True,
         "exact after patchwork.apply()",
         (
-            f"{f'native kernels where {kernels} take boundaries, else ' if kernels else ''}document batching: {recurrent}",
+            f"{way if hybrid_packing() else 'refused, by PATCHWORK_HYBRID_PACKING=0'}: {recurrent}",
             f"attention alone, documents side by side or varlen kernels: {attention}",
             "any other family is refused when it meets a packed row; ask about a model with --model",
         ),
@@ -194,8 +198,8 @@ def _warnings(packages: Sequence[Package]) -> list[str]:
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     if method != "fork":
         found.append(
-            f"worker processes start by {method} and do not inherit patches: call patchwork.apply() in each "
-            "(for a DataLoader, in worker_init_fn)"
+            f"worker processes start by {method} and do not inherit patches: those of a Trainer's loaders apply them, in others "
+            "call patchwork.apply() (in a DataLoader of your own, in worker_init_fn)"
         )
     if disabled := os.environ.get("PATCHWORK_DISABLE"):
         found.append(f"PATCHWORK_DISABLE={disabled} leaves patches out")

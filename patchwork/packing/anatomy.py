@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +83,7 @@ def anatomy_of(backbone: Any) -> Anatomy:
     family = backbone_family(backbone)
     if family is None:
         raise IsolationError(f"{type(backbone).__name__} is not the text backbone of a known family")
-    strangers = [f"{path} ({type(module).__name__})" for path, module in _unlisted(backbone, family)]
-    if strangers:
-        known = ", ".join(mixer.name for mixer in MIXERS)
-        raise IsolationError(
-            f"{type(backbone).__name__} holds token mixers that are not known: {', '.join(strangers[:8])}; known mixers: {known}"
-        )
+    refuse_strangers(backbone, family)
     layers: dict[str, Any] = {}
     mixers: dict[str, tuple[Any, Mixer | None]] = {}
     for path, layer in _outermost(backbone, family) if family.layers else _lists(backbone):
@@ -106,6 +103,43 @@ def anatomy_of(backbone: Any) -> Anatomy:
             f"{', '.join(loose[:8])}: boundaries would not reach them"
         )
     return Anatomy(family, layers, mixers)
+
+
+def refuse_strangers(backbone: Any, family: Family) -> None:
+    """Raises IsolationError if a backbone of a listed family holds a part that looks as if it mixed tokens and is not known."""
+    found = list(_unlisted(backbone, family))
+    if found:
+        strangers = [f"{path} ({type(module).__name__})" for path, module in found]
+        near = difflib.get_close_matches(type(found[0][1]).__name__, [mixer.name for mixer in MIXERS], 3, 0.4)
+        raise IsolationError(
+            f"{type(backbone).__name__} holds token mixers that are not known: {', '.join(strangers[:8])}"
+            + (f"; the nearest known ones: {', '.join(near)}" if near else "")
+        )
+
+
+def refuse_beside(head: Any, is_backbone: Callable[[Any], bool]) -> None:
+    """Raises IsolationError if a model holds, around its text backbones, a part that looks as if it mixed tokens. What is part
+    of transformers there, such as what projects images, has no text in it."""
+    strangers = [f"{path} ({type(module).__name__})" for path, module in _beside(head, is_backbone)]
+    if strangers:
+        raise IsolationError(
+            f"{type(head).__name__} holds parts beside its text backbone that may mix tokens, which no boundaries reach: "
+            f"{', '.join(strangers[:8])}"
+        )
+
+
+def _beside(module: Any, is_backbone: Callable[[Any], bool], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if is_backbone(child):
+            continue
+        if not any(map(is_backbone, child.modules())):
+            if hasattr(child, "config_class") or type(child).__module__.startswith("transformers."):
+                continue
+            if mixes(type(child)) or own_attention(child):
+                yield path, child
+                continue
+        yield from _beside(child, is_backbone, f"{path}.")
 
 
 def _parts(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -142,13 +176,16 @@ def _outermost(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[
             yield from _outermost(child, family, path)
 
 
-def mixes(kind: type) -> bool:
+def _mixes(kind: type) -> bool:
     """Whether a class looks as if it mixed tokens along the row: by its own name, or by what it derives from."""
     return any(
         (_RECURRENT_NAME.search(base.__name__) and not _POINTWISE_NAME.search(base.__name__))
         or (base.__name__ in _RECURRENT_PART and base.__module__.startswith("torch.nn."))
         for base in kind.__mro__
     )
+
+
+mixes: Callable[[type], bool] = functools.cache(_mixes)  # asked of every part of a model
 
 
 def _unlisted(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from patchwork.packing.flags import flash
 from patchwork.packing.kernels import closed_here
 from patchwork.packing.loading import Unresolved, architecture_of, failures, first_line, of_transformers, resolved
 from patchwork.packing.mixers import MIXERS, Mixer
+from patchwork.packing.switches import hybrid_packing
 
 SWITCHED_OFF = "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches"
 NOT_TOLD = "with attn_implementation={!r} its calls do not say where documents begin: use 'sdpa'"
@@ -106,8 +108,9 @@ def _decide_config(config: Any, name: str) -> Decision:
         return _decide_family(family, text, name)
     since = ATTENTION_ONLY.get(folder)
     if since is None:
-        known = ", ".join(sorted((*(each.name for each in FAMILIES), *ATTENTION_ONLY)))
-        return _refuse(name, f"the family {folder} is not known to keep documents apart (known: {known})")
+        near = difflib.get_close_matches(folder, [*(each.name for each in FAMILIES), *ATTENTION_ONLY], 3, 0.5)
+        nearest = f"; the nearest known ones: {', '.join(near)}" if near else ""
+        return _refuse(name, f"the family {folder} is not known to keep documents apart{nearest}")
     if not released(since):
         return _refuse(name, NOT_DISPATCHED.format(folder, since))
     return Decision(True, (), {"attention": ATTENTION}, name)
@@ -118,7 +121,7 @@ def _decide_family(family: Family, config: Any, name: str) -> Decision:
     if _flash_where_it_is_not_told(family, config):
         return _refuse(name, NOT_TOLD.format(config._attn_implementation))
     if family.recurrent:
-        if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
+        if not hybrid_packing():
             return _refuse(name, SWITCHED_OFF)
         ways |= {mixer.name: _way_of(mixer) for mixer in MIXERS if family.name in mixer.families and not mixer.attention}
     return Decision(True, (), ways, name)
@@ -156,7 +159,7 @@ def _decide_model(model: Any) -> Decision:
             return _refuse(name, WEIGHTS)
         if family is not None and _flash_where_it_is_not_told(family, backbone.config):
             return _refuse(name, NOT_TOLD.format(backbone.config._attn_implementation))
-    if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0" and _recurs(model, parts):
+    if not hybrid_packing() and _recurs(model, parts):
         return _refuse(name, SWITCHED_OFF)
     return Decision(True, (), {part.kind: part.way for part in parts}, name)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.anatomy import anatomy_of, backbone_family
+from patchwork.packing.anatomy import anatomy_of, backbone_family, refuse_beside
 from patchwork.packing.attention import FLEX
 from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.flags import FLAG, UNPADS, Flag, flash, implementation_of
@@ -84,7 +84,11 @@ def recurrent(model: Any) -> bool:
 
 
 def _isolated_inside(model: Any) -> bool:
-    return any(_role(module) == "backbone" for module in model.modules() if module is not model)
+    return any(_is_isolated(module) for module in model.modules() if module is not model)
+
+
+def _is_isolated(module: Any) -> bool:
+    return _role(module) == "backbone"
 
 
 def adopt(module: Any) -> None:
@@ -96,7 +100,12 @@ def adopt(module: Any) -> None:
     """
     if _isolated_inside(module):
         if backbone_family(module) is None and _is_head(module):
-            mark(module, Flag(type(module), "head"))
+            try:
+                refuse_beside(module, _is_isolated)
+            except IsolationError as error:
+                _guard(module, str(error))
+            else:
+                mark(module, Flag(type(module), "head"))
         return
     if not _is_backbone(module):
         if _takes_text(module):
@@ -132,6 +141,7 @@ def _planned(model: Any, native: bool) -> tuple[list[tuple[Any, Flag]], tuple[Pa
         raise IsolationError(why_not(model))
     for name, backbone in backbones.items():
         _plan_backbone(name, backbone, plan)
+    refuse_beside(model, lambda module: any(module is backbone for backbone in backbones.values()))
     for module in model.modules():
         if id(module) not in plan.flags and _is_head(module) and _holds(module, backbones.values()):
             plan.flags[id(module)] = (module, Flag(type(module), "head"))

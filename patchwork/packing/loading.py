@@ -191,6 +191,8 @@ def _why(error: BaseException, arguments: Mapping[str, Any]) -> str:
         return "its code comes with the checkpoint and is run only if it is trusted: read it, then say trust_remote_code=True"
     if isinstance(error, ValueError) and "Unrecognized model" in str(error):
         return "it has no config.json there, or one without model_type: check the name, `subfolder` and `revision`"
+    if any(isinstance(each, errors.HFValidationError) for each in said):
+        return "it is no name of a repository, and there is no such folder: check the path"
     # transformers says "a specific connection error" and leaves the answer of the server to the cause
     refusals = [
         each for each in said if isinstance(each, errors.HfHubHTTPError) and not isinstance(each, errors.EntryNotFoundError)

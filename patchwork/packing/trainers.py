@@ -13,6 +13,7 @@ from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_r
 from patchwork.packing.examples import BESIDE, documents_of
 from patchwork.packing.guard import Decision, PackingRefused, decide, prompt_learning_reason
 from patchwork.packing.loading import Unresolved, resolved
+from patchwork.packing.switches import raises_on_refusal
 
 _SWITCHES = ("packing", "eval_packing", "padding_free")
 _STARTS = ("position_ids", "seq_idx")
@@ -65,10 +66,7 @@ def asks_to_pack(args: Any) -> bool:
 
 def refused(args: Any, decision: Decision, trainer: str) -> Any:
     """A copy of `args` that does not pack, after one PackingWarning; PackingRefused under `PATCHWORK_ON_REFUSAL=raise`."""
-    switch = os.environ.get("PATCHWORK_ON_REFUSAL", "pad")
-    if switch not in ("pad", "raise"):
-        raise ValueError(f"PATCHWORK_ON_REFUSAL={switch!r}: it is 'pad' (the default) or 'raise'")
-    if switch == "raise":
+    if raises_on_refusal():
         raise PackingRefused(decision)
     asked = ", ".join(f"{name}={getattr(args, name)}" for name in _SWITCHES if getattr(args, name, None))
     warnings.warn(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ import torch
 
 from patchwork.packing import told
 from patchwork.packing.ambient import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
+from patchwork.packing.anatomy import backbone_family, refuse_beside, refuse_strangers
 from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
@@ -32,6 +32,7 @@ from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward,
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.resolution import describes_nothing, resolve
+from patchwork.packing.switches import hybrid_packing
 from patchwork.packing.unpadding import take_out
 
 # ---- wrappers on classes ----------------------------------------------------------------------------------------
@@ -156,6 +157,8 @@ def _head(owner: type, original: Forward) -> Forward:
         told = None if flag is None or flag.role != "head" or describes_nothing(arguments) else arguments
         if told is None and AMBIENT.told is None:
             return original(self, *args, **kwargs)
+        if told is not None:
+            _refuse_what_stands_beside(self, told)
         with telling(told):
             return original(self, *args, **kwargs)
 
@@ -194,6 +197,8 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
         if reason := _why_not_packed(owner, family, self, arguments):
             raise IsolationError(reason)
+        if backbone_family(self) is not None:
+            _refuse_strangers(self, family)
         _carry_through_wrappers(self)
         _prepare(arguments, heard, boundaries, family, names, open_ended)
         scope = Scope(boundaries, BACKBONE, row_masks=family.row_masks)
@@ -208,6 +213,24 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
         return output
 
     return tagged(forward, "backbone")
+
+
+# What was put in since a model was isolated. Not traced: they read the model, not tensors.
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _refuse_strangers(backbone: Any, family: Family) -> None:
+    refuse_strangers(backbone, family)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _refuse_what_stands_beside(head: Any, told: Mapping[str, Any]) -> None:
+    try:
+        refuse_beside(head, lambda module: (flag := module.__dict__.get(FLAG)) is not None and flag.role == "backbone")
+    except IsolationError:
+        found = resolve(told, recurrent=False)
+        if found is not None and found.packed:
+            raise
 
 
 def _heard(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -260,7 +283,7 @@ def _why_not_packed(owner: type, family: Family, backbone: Any, arguments: dict[
         )
     if not family.recurrent:
         return ""
-    if os.environ.get("PATCHWORK_HYBRID_PACKING") == "0":
+    if not hybrid_packing():
         return (
             f"a packed row reached {owner.__name__}, which has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps "
             "those on padded batches: train it with packing=False, or unset the variable"
