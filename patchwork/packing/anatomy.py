@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import functools
 import inspect
 import re
@@ -176,7 +177,7 @@ def _outermost(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[
             yield from _outermost(child, family, path)
 
 
-def _mixes(kind: type) -> bool:
+def mixes(kind: type) -> bool:
     """Whether a class looks as if it mixed tokens along the row: by its own name, or by what it derives from."""
     return any(
         (_RECURRENT_NAME.search(base.__name__) and not _POINTWISE_NAME.search(base.__name__))
@@ -185,19 +186,35 @@ def _mixes(kind: type) -> bool:
     )
 
 
-mixes: Callable[[type], bool] = functools.cache(_mixes)  # asked of every part of a model
-
-
-def _unlisted(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _unlisted(module: Any, family: Family, prefix: str = "", listed: bool = False) -> Iterator[tuple[str, Any]]:
     """Modules that look as if they mixed tokens along the row, and are not listed. Those inside a listed mixer belong to
-    it; those inside attention do not."""
+    it; those inside attention do not. Of a list within a layer (``listed``), which holds experts, one of each class is looked
+    into: there may be thousands."""
+    within, seen = isinstance(module, ModuleList), set[type]()
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
-        entry = mixer_of(type(child))
-        if entry is not None and not entry.attention:
+        kind: Any = type(child)
+        standing = _standing(kind, family)
+        if standing is _Standing.MIXER:
             continue
-        known = entry is not None or is_layer(type(child), family) or dispatches(type(child))
-        if not known and (mixes(type(child)) or own_attention(child)):
+        if standing is _Standing.MIXES or (standing is _Standing.OTHER and own_attention(child)):
             yield path, child
-        else:
-            yield from _unlisted(child, family, path)
+        elif not (within and listed and kind in seen):
+            yield from _unlisted(child, family, path, listed or within)
+        seen.add(kind)
+
+
+class _Standing(enum.Enum):
+    """What a class is to a family: one of its mixers, known otherwise, a stranger that mixes, or any other part."""
+
+    MIXER, KNOWN, MIXES, OTHER = range(4)
+
+
+@functools.cache
+def _standing(kind: Any, family: Family) -> _Standing:
+    entry = mixer_of(kind)
+    if entry is not None and not entry.attention:
+        return _Standing.MIXER
+    if entry is not None or is_layer(kind, family) or dispatches(kind):
+        return _Standing.KNOWN
+    return _Standing.MIXES if mixes(kind) else _Standing.OTHER
