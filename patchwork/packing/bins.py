@@ -129,6 +129,12 @@ def accounted(packed: Any, documents: Any, seq_length: int, strategy: str) -> An
 
     if "seq_lengths" not in packed.column_names:
         raise IsolationError(f"packing with {strategy!r} gave rows without seq_lengths, so their documents are not known")
+    if _longest(packed) == 1:
+        warnings.warn(
+            f"packing to max_length={seq_length} gave documents of one token only: nothing is predicted, and the loss is 0",
+            PackingWarning,
+            stacklevel=3,
+        )
     lengths = _lengths(documents)
     tokens, out = int(lengths.sum()), int(_lengths(packed.select_columns(documents.column_names)).sum())
     if out != tokens and not (truncates(strategy) and out == int(np.minimum(lengths, seq_length).sum())):
@@ -204,6 +210,14 @@ def _lengths(dataset: Any) -> np.ndarray[Any, Any]:
     batches = dataset.with_format("arrow").iter(batch_size=10_000)
     parts = [_row_lengths({name: batch.column(name).combine_chunks() for name in batch.column_names}) for batch in batches]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _longest(packed: Any) -> int:
+    """Tokens of the longest piece of a document in a packed dataset."""
+    import pyarrow.compute as pc
+
+    batches = packed.select_columns(["seq_lengths"]).with_format("arrow").iter(batch_size=10_000)
+    return max((pc.max(batch.column("seq_lengths").combine_chunks().flatten()).as_py() or 0 for batch in batches), default=0)
 
 
 def truncates(strategy: str) -> bool:

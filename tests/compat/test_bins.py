@@ -107,6 +107,12 @@ def test_what_is_cut_of_a_stream_is_counted_as_it_is_read(patched):
     assert sorted(token for row in rows for token in row["input_ids"]) == [1, 2, 3, 5, 6]
 
 
+@pytest.mark.parametrize(("documents", "width"), [([[1], [2]], 4), ([[1, 2], [3]], 1)], ids=["documents", "rows"])
+def test_documents_of_one_token_are_told(documents, width, patched):
+    with pytest.warns(PackingWarning, match=f"to max_length={width} gave documents of one token only"):
+        trl.pack_dataset(dataset_of(documents), width, "wrapped", {})
+
+
 @pytest.mark.parametrize("documents", [[], [[], []]], ids=["no rows", "empty rows"])
 def test_a_dataset_without_tokens_raises(documents, patched):
     with pytest.raises(ValueError, match=f"{len(documents)} documents and no token"):
