@@ -31,6 +31,11 @@ class Trainer:
     def _prepare_inputs(self, inputs):
         inputs = self._prepare_input(inputs)
         return inputs
+
+    def _get_dataloader(self, dataset):
+        data_collator = self.data_collator
+        dataloader_params = {"collate_fn": data_collator}
+        return DataLoader(dataset, **dataloader_params)
 """
 
 

@@ -51,9 +51,9 @@ def test_it_fits_and_leaves_every_line_as_it_was(release: str) -> None:
     assert finding.rewrite is not None
     before, after = finding.rewrite.before, finding.rewrite.source
     assert before.count(b"\r\n") == before.count(b"\n")  # as it is published
-    assert after.count(b"\r\n") == after.count(b"\n") == before.count(b"\n") + 2
+    assert after.count(b"\r\n") == after.count(b"\n") == before.count(b"\n") + 4
     changes = [line for line in finding.diff.splitlines() if line[:1] in "+-" and not line.startswith(("+++", "---"))]
-    assert [line[0] for line in changes] == ["+", "+"]
+    assert [line[0] for line in changes] == ["+"] * 4
     assert rewrite(after, PATCH).states == {PATCH.name: "native"}
 
 
