@@ -90,7 +90,7 @@ def packable(dataset: Any, seq_length: int, strategy: str) -> Any:
     """
     from datasets import Dataset
 
-    if not isinstance(seq_length, int) or seq_length < 1:
+    if not hasattr(seq_length, "__index__") or seq_length < 1:
         raise ValueError(f"max_length={seq_length!r}: a packed row holds a number of tokens, and at least one")
     if isinstance(dataset, dict):
         return type(dataset)({name: packable(part, seq_length, strategy) for name, part in dataset.items()})

@@ -55,10 +55,32 @@ def test_columns_that_do_not_fit_together_raise(patched):
         trl.pack_dataset(shifted, 4, "bfd", {})
 
 
+@pytest.mark.parametrize("width", [0, -1, 4.5])
 @pytest.mark.parametrize("strategy", ["bfd", "wrapped"])
-def test_rows_hold_at_least_one_token(strategy, patched):
-    with pytest.raises(ValueError, match="max_length=0"):
-        trl.pack_dataset(dataset_of([[1, 2]]), 0, strategy, {})
+def test_rows_hold_at_least_one_token(strategy, width, patched):
+    with pytest.raises(ValueError, match=f"max_length={width}"):
+        trl.pack_dataset(dataset_of([[1, 2]]), width, strategy, {})
+
+
+def test_several_datasets_are_packed_each_by_itself(patched):
+    documents = {"train": [[1, 2, 3], [], [4]], "test": [[5, 6], [7, 8, 9, 10, 11]]}
+    given = datasets.DatasetDict({name: dataset_of(part) for name, part in documents.items()})
+    with pytest.warns(PackingWarning, match="1 of 3 documents are empty"):
+        packed = trl.pack_dataset(given, 4, "wrapped", {})
+    assert isinstance(packed, datasets.DatasetDict)
+    assert packed["train"]["input_ids"][:] == [[1, 2, 3, 4]]
+    assert packed["test"]["seq_lengths"][:] == [[2, 2], [3]]
+
+
+def test_columns_of_other_names_are_packed_where_nobody_trains(patched):
+    rows = {"tokens": [[1, 2], [3]], "weights": [[0.5, 1.0], [0.25]]}
+    packed = trl.pack_dataset(datasets.Dataset.from_dict(rows), 4, "wrapped", {})
+    assert packed["weights"][:] == [[0.5, 1.0, 0.25]]
+    assert next(iter(trl.pack_dataset(datasets.Dataset.from_dict(rows).to_iterable_dataset(), 4, "bfd", {})))["tokens"] == [
+        1,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["bfd", "wrapped", SPLITTING])
