@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,11 +48,17 @@ def elsewhere() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def precision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A trainer in bfloat16 makes those that come after it in its process so, too: accelerate keeps the precision of the
-    first, and transformers 4.57 puts it into the environment."""
+def accelerate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A trainer in bfloat16, or a compiled one, makes those that come after it in its process so, too: accelerate keeps what
+    the first one asked for, and transformers puts it into the environment."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    before = dict(os.environ)
     yield
+    for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+        os.environ.pop(name)
+    os.environ.update({name: value for name, value in before.items() if name.startswith("ACCELERATE_")})
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-    if state is not None and state._shared_state.get("_mixed_precision") not in (None, "no"):
+    kept = {} if state is None else state._shared_state
+    compiles = getattr(getattr(kept.get("dynamo_plugin"), "backend", None), "value", "NO") != "NO"
+    if kept.get("_mixed_precision") not in (None, "no") or compiles:
         state._reset_state(reset_partial_state=True)

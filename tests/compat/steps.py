@@ -22,6 +22,8 @@ import tiny
 import torch
 import trl
 
+from patchwork.packing.told import told_of
+
 ROW = 32
 STEPS = 3
 LOSS, PARAMETERS = 1e-5, 1e-4
@@ -168,8 +170,9 @@ def train(
 
 
 def without_boundaries(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The batch as if its row were one document: what a leak looks like. Of the batch's own ids it is known better."""
-    rows = inputs["input_ids"].clone()
+    """The batch as if its row were one document: what a leak looks like."""
+    told_of(None)  # else a call with these tokens, or a copy of them, is known to have lost them
+    rows = inputs["input_ids"]
     return {"input_ids": rows, "labels": inputs["labels"], "position_ids": torch.arange(rows.shape[1])[None]}
 
 
