@@ -58,8 +58,16 @@ def backbone_family(module: Any) -> Family | None:
 
 
 def takes_text(kind: Any) -> bool:
-    """Whether modules of a class are called with the ids of text."""
-    return "input_ids" in inspect.signature(kind.forward).parameters
+    """Whether modules of a class are called with text."""
+    return "input_ids" in parameters_of(kind)
+
+
+def parameters_of(kind: Any) -> tuple[str, ...]:
+    """The names of what modules of a class are called with; none where its forward says none: scripted by torch, or a builtin."""
+    try:
+        return tuple(inspect.signature(kind.forward).parameters)
+    except (AttributeError, TypeError, ValueError):
+        return ()
 
 
 def _lists(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.anatomy import anatomy_of, backbone_family, refuse_beside
+from patchwork.packing.anatomy import anatomy_of, backbone_family, refuse_beside, takes_text
 from patchwork.packing.attention import FLEX
 from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.flags import FLAG, UNPADS, Flag, flash, implementation_of
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
-from patchwork.packing.refusal import closed, parameters_of, why_not
+from patchwork.packing.refusal import closed, why_not
 from patchwork.packing.structure import anatomy_by_structure
 from patchwork.packing.transport import mark
 
@@ -108,7 +108,7 @@ def adopt(module: Any) -> None:
                 mark(module, Flag(type(module), "head"))
         return
     if not _is_backbone(module):
-        if _takes_text(module):
+        if takes_text(type(module)):
             _guard(module, why_not(module))
         return
     earlier = module.__dict__.get(FLAG)
@@ -221,11 +221,7 @@ def _holds(module: Any, backbones: Any) -> bool:
 
 def _is_head(module: Any) -> bool:
     """Whether a module is called with text like a model: its call may describe documents."""
-    return hasattr(module, "config") and _takes_text(module)
-
-
-def _takes_text(module: Any) -> bool:
-    return "input_ids" in parameters_of(type(module))
+    return hasattr(module, "config") and takes_text(type(module))
 
 
 def _role(module: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.anatomy import attends, mixes, own_attention
+from patchwork.packing.anatomy import attends, mixes, own_attention, parameters_of
 from patchwork.packing.families import ATTENTION_ONLY, folder_of
 from patchwork.packing.mixers import mixer_of
 
@@ -59,14 +59,6 @@ def _fixed_positions(model: Any) -> str | None:
             if _POSITIONS.search(name) and hasattr(child, "weight"):
                 return f"{type(child).__name__} {name}"
     return None
-
-
-def parameters_of(kind: Any) -> tuple[str, ...]:
-    """The names of what modules of a class are called with; none where its forward says none: scripted by torch, or a builtin."""
-    try:
-        return tuple(inspect.signature(kind.forward).parameters)
-    except (AttributeError, TypeError, ValueError):
-        return ()
 
 
 def closed(backbone: Any) -> list[str]:
