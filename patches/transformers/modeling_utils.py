@@ -1,8 +1,11 @@
-"""transformers.modeling_utils: models are isolated as they are built."""
+"""transformers.modeling_utils: models are isolated as they are built, and what checkpoints their layers carries documents."""
 
 from __future__ import annotations
 
 from patchwork.engine.patch import Case, Patch, at_start
+
+_CARRY = "from patchwork.packing.recompute import carrying\ngradient_checkpointing_func = carrying(gradient_checkpointing_func)"
+_SET = "def _set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=None):\n    {}self.func = enable\n"
 
 PATCHES = (
     Patch(
@@ -23,5 +26,16 @@ PATCHES = (
                 ),
             )
         ],
+    ),
+    Patch(
+        name="transformers.isolation.checkpointing",
+        target="transformers.modeling_utils:PreTrainedModel._set_gradient_checkpointing",
+        versions={"transformers": ">=4.57"},
+        reason=(
+            "A checkpointed layer runs again in the backward pass, when the packed call and its documents are gone. torch's own "
+            "checkpoint carries them; a function that somebody put in its place (unsloth's offloading one) is given here."
+        ),
+        edits=[at_start(_CARRY)],
+        cases=[Case(before=_SET.format(""), after=_SET.format(_CARRY.replace("\n", "\n    ") + "\n    "))],
     ),
 )

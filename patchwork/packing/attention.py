@@ -27,6 +27,7 @@ from patchwork.packing.batching import side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import written
 from patchwork.packing.flags import FLAG, flash
+from patchwork.packing.recompute import refuse_recompute, unscoped
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _MASKING = "transformers.masking_utils"
@@ -92,8 +93,7 @@ def _wrap_lookup(interface: Any, answer: Callable[[str, Function], Function]) ->
 
     @functools.wraps(original)
     def __getitem__(self: Any, name: str) -> Function:
-        function = original(self, name)
-        return function if packed_scope() is None else answer(name, function)
+        return _answered(original(self, name), functools.partial(answer, name))
 
     __getitem__.__patchwork__ = True  # type: ignore[attr-defined]
     interface.__getitem__ = __getitem__
@@ -106,10 +106,28 @@ def _wrap_global(scope: Any, name: str, answer: Callable[[Function], Function]) 
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        return (original if packed_scope() is None else answer(original))(*args, **kwargs)
+        return _answered(original, answer)(*args, **kwargs)
 
     function.__patchwork__ = True  # type: ignore[attr-defined]
     scope[name] = function
+
+
+def _answered(function: Function, answer: Callable[[Function], Function]) -> Function:
+    if packed_scope() is not None:
+        return answer(function)
+    return _known(function) if unscoped() else function
+
+
+def _known(function: Function) -> Function:
+    """``function`` where a module of a packed call may be run again without its documents."""
+
+    @functools.wraps(function)
+    def known(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], torch.nn.Module):  # attention; masks are made without one
+            refuse_recompute(args[0])
+        return function(*args, **kwargs)
+
+    return known
 
 
 def _unpacked(_: Function) -> Function:

@@ -9,7 +9,6 @@ from typing import Any
 from patchwork.packing.families import Family
 from patchwork.packing.mixers import Mixer
 
-KEYWORD = "patchwork_boundaries"
 FLAG = "_patchwork_isolation"
 UNPADS = "_patchwork_unpads"  # on a backbone while it computes without padding: patchwork.packing.unpadding
 
@@ -20,17 +19,15 @@ Forward = Callable[..., Any]
 class Flag:
     """What marks an instance. It travels with copies and pickles, and puts the wrapper on the class where it arrives.
 
-    ``entry``: the family of a backbone, or what is known of a mixer.
-    ``mixers``: how many a layer, or a whole backbone, must reach, or a mixer holds. ``layers``: the names of a backbone's
-    layers. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone. ``native``:
-    whether it, or the mixers of a backbone, may leave documents to kernels.
+    ``entry``: the family of a backbone, or what is known of a mixer. ``mixers``: how many a layer, or a whole backbone, must
+    reach, or a mixer holds. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone.
+    ``native``: whether it, or the mixers of a backbone, may leave documents to kernels.
     """
 
     owner: type
     role: str
     entry: Family | Mixer | None = None
     mixers: int = 0
-    layers: tuple[str, ...] = ()
     reason: str = ""
     path: str = ""
     native: bool = True

@@ -183,8 +183,7 @@ def _plan_backbone(name: str, backbone: Any, plan: _Plan) -> None:
     anatomy = anatomy_of(backbone) if backbone_family(backbone) is not None else anatomy_by_structure(backbone)
     way = _way_of_attention(backbone)
     prefix = f"{name}." if name else ""
-    layers = tuple(anatomy.layers)
-    flag = Flag(type(backbone), "backbone", anatomy.family, len(anatomy.mixers), layers, native=plan.native)
+    flag = Flag(type(backbone), "backbone", anatomy.family, len(anatomy.mixers), native=plan.native)
     plan.mark(name, backbone, flag, way)
     ways = {path: _way(mixer, entry, way, plan.native) for path, (mixer, entry) in anatomy.mixers.items()}
     for path, layer in anatomy.layers.items():

@@ -18,6 +18,7 @@ from patchwork.packing.flags import FLAG, Forward, tagged
 from patchwork.packing.handshake import confirm
 from patchwork.packing.kernels import arguments_for, closed_here, gap, resets
 from patchwork.packing.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
+from patchwork.packing.recompute import refuse_recompute, unscoped
 
 
 def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
@@ -33,6 +34,8 @@ def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         scope = packed_scope()
         if scope is None:
+            if unscoped():
+                refuse_recompute(self)
             return original(self, *args, **kwargs)
         flag = self.__dict__.get(FLAG)
         if flag is None:

@@ -1,14 +1,13 @@
-"""How do boundaries travel through a model, and what do its modules do with them?
+"""The wrappers on classes by which boundaries get through a model, and what its modules do with them.
 
-Classes get one wrapper each, instances a flag; without the flag a call goes straight to the original. Boundaries travel
-in the arguments of each layer's call, so that gradient checkpointing, which runs a layer again, hands it its own; they
-are never read from a module. From a layer's forward to its mixers they go by a variable of the thread, set for that extent.
+Classes get one wrapper each, instances a flag; without the flag a call goes straight to the original. Boundaries are never
+read from a module: they go by a variable of the thread, set for the extent of a call, and what activation checkpointing will
+run again carries it (patchwork.packing.recompute).
 
     head.forward       keeps ready what it was called with, since not every head hands it on
     backbone.forward   reads the boundaries out of the call, sets positions and masks
-    layer.__call__     puts them into the call, outside of checkpointing
-    layer.forward      takes them out, inside of it
-    mixer.forward      hands them to its kernels, or runs on the documents side by side
+    layer.forward      counts the mixers that it reached
+    mixer.forward      hands boundaries to its kernels, or runs on the documents side by side
     attention          does so behind transformers' registries: patchwork.packing.attention
 """
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,9 +27,10 @@ from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
-from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
+from patchwork.packing.flags import FLAG, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
+from patchwork.packing.recompute import carry, refuse_recompute, unscoped, watch
 from patchwork.packing.resolution import describes_nothing, resolve
 from patchwork.packing.switches import hybrid_packing
 from patchwork.packing.unpadding import take_out
@@ -40,25 +40,28 @@ from patchwork.packing.unpadding import take_out
 
 def install(flag: Flag) -> None:
     """Puts the wrapper of a role on a class, once."""
+    carry()
     owner: Any = flag.owner
     role = flag.role
     if role == "attention":
         open_doors(owner)
         return
-    if role == "layer" and not _checkpointing(owner):
-        if not isinstance(vars(owner).get("__call__"), _Carrying):
-            owner.__call__ = _Carrying(owner.__call__)
-    elif role in ("layer", "carrier") and not _wrapped(owner.__call__, "carrier"):
-        owner.__call__ = _carrier(owner.__call__)
-    if role == "layer" and "__init_subclass__" in _checkpointing(owner):
+    if _wrapped(owner.forward, role):
+        return
+    hook = _forward_hook(owner) if role == "layer" else None
+    if hook is None:
+        owner.forward = _made(flag, owner.forward)
+    else:
         # Releases that checkpoint inside ``forward`` compare ``type(self).forward`` with the function they installed.
         # So the wrapper goes below theirs, and theirs is put on again by the hook that puts it on any new class.
-        inner = owner.forward.__wrapped__
-        if not _wrapped(owner.forward, role):
-            owner.forward = _receiver(owner, inner)
-            super(owner, owner).__init_subclass__()
-    elif role != "carrier" and not _wrapped(owner.forward, role):
-        owner.forward = _made(flag, owner.forward)
+        owner.forward = _made(flag, owner.forward.__wrapped__)
+        hook()
+
+
+def _forward_hook(owner: Any) -> Callable[[], None] | None:
+    """What puts checkpointing around the forward of a layer class, in releases that do it there."""
+    base = next((kind for kind in owner.__mro__ if kind.__name__ == "GradientCheckpointingLayer"), None)
+    return super(owner, owner).__init_subclass__ if base is not None and "__init_subclass__" in vars(base) else None
 
 
 def _made(flag: Flag, original: Forward) -> Forward:
@@ -66,15 +69,8 @@ def _made(flag: Flag, original: Forward) -> Forward:
         return mixer_forward(flag.owner, original, flag.entry)
     if isinstance(flag.entry, Family):
         return _backbone(flag.owner, original, flag.entry)
-    makers = {"layer": _receiver, "guard": _guarded, "head": _head}
+    makers = {"layer": _layer, "guard": _guarded, "head": _head}
     return makers[flag.role](flag.owner, original)
-
-
-def _checkpointing(owner: type) -> dict[str, Any]:
-    for kind in owner.__mro__:
-        if kind.__name__ == "GradientCheckpointingLayer":
-            return dict(vars(kind))
-    return {}
 
 
 def _wrapped(function: Any, role: str) -> bool:
@@ -85,47 +81,16 @@ def _wrapped(function: Any, role: str) -> bool:
     return False
 
 
-def _carrier(original: Forward) -> Forward:
-    @functools.wraps(original)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if FLAG in self.__dict__ and KEYWORD not in kwargs and (scope := packed_scope()) is not None:
-            kwargs[KEYWORD] = scope.boundaries
-        return original(self, *args, **kwargs)
-
-    return tagged(__call__, "carrier")
-
-
-class _Carrying:
-    """The ``__call__`` of layers that a model hands to its checkpointing function as ``layer.__call__``.
-
-    The function calls it again in the backward pass, when no packed call is going on; so boundaries are bound to it as
-    it is fetched, not as it is called.
-    """
-
-    def __init__(self, original: Forward) -> None:
-        self.original = original
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        bound = self.original if instance is None else self.original.__get__(instance, owner)
-        if instance is None or FLAG not in instance.__dict__ or (scope := packed_scope()) is None:
-            return bound
-        return functools.partial(bound, **{KEYWORD: scope.boundaries})
-
-
-def _receiver(owner: type, original: Forward) -> Forward:
+def _layer(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        boundaries = kwargs.pop(KEYWORD, None)
-        ambient = packed_scope()
+        outer = packed_scope()
         flag = self.__dict__.get(FLAG)
-        if flag is None or (boundaries is None and ambient is None):
+        if flag is None or outer is None:
+            if flag is not None and unscoped():
+                refuse_recompute(self)
             return original(self, *args, **kwargs)
-        if boundaries is None:
-            raise IsolationError(
-                f"{owner.__name__}.forward was called in a packed call without going through the module's __call__, so "
-                "a recompute in the backward pass would not know the documents: call the layer itself"
-            )
-        scope = Scope(boundaries, LAYER)
+        scope = Scope(outer.boundaries, LAYER)
         with within(scope):
             output = original(self, *args, **kwargs)
         if scope.reached < flag.mixers:
@@ -133,9 +98,8 @@ def _receiver(owner: type, original: Forward) -> Forward:
                 f"a {owner.__name__} has {flag.mixers} token mixers, {scope.reached} were reached in a packed call: "
                 "the forward of a mixer was replaced on the instance (kernelize?), so documents would leak"
             )
-        # A recompute in the backward pass runs outside of the backbone's forward, so it counts nothing twice.
-        if scope.reached and ambient is not None and ambient.boundaries is boundaries:
-            _count(ambient, scope.reached)
+        if scope.reached:
+            _count(outer, scope.reached)
         return output
 
     return tagged(forward, "layer")
@@ -159,8 +123,12 @@ def _head(owner: type, original: Forward) -> Forward:
             return original(self, *args, **kwargs)
         if told is not None:
             _refuse_what_stands_beside(self, told)
+        AMBIENT.detached = False
         with telling(told):
-            return original(self, *args, **kwargs)
+            output = original(self, *args, **kwargs)
+        if AMBIENT.detached:
+            watch(self, output, detached=True)
+        return output
 
     return tagged(forward, "head")
 
@@ -199,11 +167,11 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             raise IsolationError(reason)
         if backbone_family(self) is not None:
             _refuse_strangers(self, family)
-        _carry_through_wrappers(self)
         _prepare(arguments, heard, boundaries, family, names, open_ended)
         scope = Scope(boundaries, BACKBONE, row_masks=family.row_masks)
         with within(scope), telling(None):
             output = original(self, **arguments)
+        AMBIENT.detached = not watch(self, output)
         mixers = self.__dict__[FLAG].mixers
         if scope.reached < mixers:
             raise IsolationError(
@@ -298,9 +266,11 @@ def _why_not_packed(owner: type, family: Family, backbone: Any, arguments: dict[
 
 def _unscoped(original: Forward, backbone: Any, *args: Any, **kwargs: Any) -> Any:
     """An ordinary call, also of another model within a packed call of this one (from a hook, say)."""
-    if AMBIENT.scope is None and AMBIENT.told is None:
+    if unscoped():
+        refuse_recompute(backbone, whole=True)
+    elif AMBIENT.scope is None and AMBIENT.told is None:
         return original(backbone, *args, **kwargs)
-    with within(None), telling(None):
+    with within(Scope.ordinary()), telling(None):
         return original(backbone, *args, **kwargs)
 
 
@@ -344,26 +314,6 @@ def _positions(given: Any, boundaries: Boundaries, family: Family) -> Any:
 
 def _cat(text: Any, planes: Any) -> Any:
     return torch.cat([text[None], planes.expand(-1, text.shape[0], -1)])
-
-
-def _carry_through_wrappers(backbone: Any) -> None:
-    """Modules that were put around layers since (activation checkpointing of torch, FSDP, compile) carry boundaries on.
-
-    Such a wrapper may call the layer again in the backward pass, so they must be in its own arguments too. A module that
-    holds no isolated layer is no wrapper: it took a layer's place.
-    """
-    for name in backbone.__dict__[FLAG].layers:
-        try:
-            wrapper = backbone.get_submodule(name)
-        except AttributeError:
-            raise IsolationError(f"{name} is gone since isolate(): call isolate(model) again") from None
-        if FLAG not in wrapper.__dict__:
-            if not any(FLAG in module.__dict__ for module in wrapper.modules()):
-                raise IsolationError(
-                    f"{name} ({type(wrapper).__name__}) is not isolated: it was put into the model after isolate(), and "
-                    "documents would leak in it; call isolate(model) again"
-                )
-            mark(wrapper, Flag(type(wrapper), "carrier"))
 
 
 def mark(module: Any, flag: Flag) -> None:
