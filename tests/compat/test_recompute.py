@@ -476,17 +476,16 @@ def test_boundaries_that_are_given_themselves(form: str, reentrant: bool) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [by_torch(True), by_torch(False), Handwritten.apply], ids=["reentrant", "not", "handwritten"])
-@pytest.mark.parametrize("name", [DENSE, "llama"])
-def test_compiled_parts(name: str, how: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("reentrant", [True, False, None], ids=["reentrant", "not reentrant", "handwritten"])
+def test_compiled_attention(reentrant: bool | None) -> None:
     torch._dynamo.reset()
-    made, case = Checkpointed(name, "half a layer", how), Case(name, ROWS)
-    for module in made.model.modules():
-        if (flag := vars(module).get(FLAG)) is not None and flag.role in ("mixer", "attention"):
-            module.compile(backend="eager")
-    if how is not Handwritten.apply:
-        made.check(name)
+    made = Checkpointed("llama", "half a layer", Handwritten.apply if reentrant is None else by_torch(reentrant))
+    for holder, name in places_of(made.model, "attention"):
+        getattr(holder, name).compile(backend="eager")
+    if reentrant is not None:
+        made.check("llama")
     else:
+        case = Case("llama", ROWS)
         made.gradients(lambda model: loss_of(model, case))
         with pytest.raises(IsolationError, match="run again in the backward pass"):
             made.gradients(lambda model: loss_of(model, case, **case.form()))
