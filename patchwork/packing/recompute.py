@@ -63,10 +63,12 @@ def _not_reentrant(original: Function) -> Function:
 
 def carried(function: Function) -> Function:
     """``function`` for a later run in the scope of now, in whichever thread that is; an ordinary call stays one."""
-    scope, told = AMBIENT.scope or Scope.ordinary(), AMBIENT.told
+    scope, told = AMBIENT.scope, AMBIENT.told
 
     def again(*args: Any, **kwargs: Any) -> Any:
-        with within(scope.again()), telling(told):
+        if scope is None and told is None and not RUNNING:  # as it ran first, for compiled code too
+            return function(*args, **kwargs)
+        with within(scope.again() if scope is not None else Scope.ordinary()), telling(told):
             return function(*args, **kwargs)
 
     return again
