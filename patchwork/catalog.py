@@ -18,7 +18,7 @@ from pathlib import Path
 from .engine import plan
 from .engine.cases import check_cases
 from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
-from .engine.importing import explain
+from .engine.importing import FAILURES, explain
 from .engine.installed import version_of
 from .engine.patch import Patch
 from .engine.preview import Preview, preview
@@ -44,7 +44,7 @@ def all_patches() -> tuple[Patch, ...]:
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             loaded = point.load()
-        except (ImportError, AttributeError, RuntimeError) as error:
+        except FAILURES as error:
             raise _not_loaded(point, error) from error
         found.extend(_patches_in(getattr(loaded, "PATCHES", loaded), f"the entry point {point.name!r} of group {ENTRY_POINTS!r}"))
     names: dict[str, Patch] = {}
