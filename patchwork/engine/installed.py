@@ -18,6 +18,8 @@ from .copies import copies
 from .errors import BrokenDependency, SourceUnavailable, TargetMissing
 from .importing import FAILURES, explain
 
+_STANDARD = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
+
 
 @dataclass(frozen=True)
 class ModuleSource:
@@ -131,28 +133,43 @@ def read_source(spec: importlib.machinery.ModuleSpec) -> ModuleSource:
     Raises:
         SourceUnavailable: it is built in, compiled only, or cannot be read.
     """
-    # An import hook stands before the loader that it was put over.
-    loader, path = getattr(spec.loader, "loader", spec.loader), spec.origin
+    loader, path = _loader_of(spec), spec.origin
     if path == "frozen" and (file := getattr(spec.loader_state, "filename", None)):
         # Python holds the code of `os` and its like in itself; where it has their files, they are what that code was made of.
         loader, path = importlib.machinery.SourceFileLoader(spec.name, file), file
-    get_data = getattr(loader, "get_data", None)
     if path is None and spec.submodule_search_locations is not None:
         raise SourceUnavailable(
             f"{spec.name} is a namespace package, which has no code of its own",
             where=", ".join(map(str, spec.submodule_search_locations)),
             hint="name one of the modules in it as the target",
         )
-    if path is None or not path.endswith((".py", ".pyw")) or get_data is None:
+    if path is None or not path.endswith((".py", ".pyw")):
         raise SourceUnavailable(
             f"{spec.name} has no Python source", where=str(path), hint="a compiled or built-in module cannot be patched"
         )
     # A loader of another kind may rewrite what it loads, and its .pyc holds that.
     cached = spec.cached if type(loader) is importlib.machinery.SourceFileLoader else None
     try:
+        # A loader need not give the text; whether it is what the code was made of is seen from the code.
+        get_data = getattr(loader, "get_data", importlib.machinery.SourceFileLoader(spec.name, path).get_data)
         return ModuleSource(spec.name, path, get_data(path), cached or "")
     except OSError as error:
         raise SourceUnavailable(f"the source of {spec.name} cannot be read: {error}", where=path) from None
+
+
+def compiling_loader(module: ModuleType) -> str:
+    """The class of a module's loader, if it compiles or runs the source in another way than Python's own; else ""."""
+    spec = getattr(module, "__spec__", None)
+    loader = None if spec is None else _loader_of(spec)
+    kind = loader if isinstance(loader, type) else type(loader)
+    plain = importlib.machinery.SourceFileLoader
+    same = all(getattr(kind, name, None) is getattr(plain, name) for name in ("source_to_code", "get_code", "exec_module"))
+    return "" if loader is None or same or kind.__module__ in _STANDARD else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _loader_of(spec: importlib.machinery.ModuleSpec) -> object:
+    """The loader of a module; an import hook stands before the one that it was put over."""
+    return getattr(spec.loader, "loader", spec.loader)
 
 
 def loaded(name: str) -> ModuleType | None:

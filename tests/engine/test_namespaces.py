@@ -94,7 +94,9 @@ def test_a_package_before_a_portion_of_the_same_name_hides_it_as_it_does_from_an
         importlib.import_module("outer.inner.regular.mod")
 
 
-@pytest.mark.parametrize("missing", ["outer.gone", "outer.gone.mod", "outer.inner.gone", "outer.inner.gone.mod", "outer.inner.mod.x"])
+@pytest.mark.parametrize(
+    "missing", ["outer.gone", "outer.gone.mod", "outer.inner.gone", "outer.inner.gone.mod", "outer.inner.mod.x"]
+)
 def test_a_module_that_is_missing_at_any_level_is_a_missing_target(lib: Library, missing: str) -> None:
     write(lib.root, "outer.inner.mod")
     with pytest.raises(TargetMissing, match=f"there is no module {missing}") as caught:
