@@ -22,6 +22,7 @@ from .engine.importing import FAILURES, explain
 from .engine.installed import version_of
 from .engine.patch import Patch
 from .engine.preview import Preview, preview
+from .engine.process import as_ours
 from .engine.report import Report
 
 ENTRY_POINTS = "patchwork.patches"
@@ -70,10 +71,11 @@ def _way_out(point: importlib.metadata.EntryPoint) -> str:
 
 
 def _patches_in(value: object, origin: str) -> Iterable[Patch]:
+    value = as_ours(value)
     if isinstance(value, Patch):
         return [value]
     if isinstance(value, Iterable):
-        patches = list(value)
+        patches = [as_ours(item) for item in value]
         if all(isinstance(patch, Patch) for patch in patches):
             return patches
     raise InvalidPatch(
@@ -168,7 +170,7 @@ def select(names: Iterable[str | Patch], patches: Iterable[Patch]) -> tuple[Patc
     known = {patch.name: patch for patch in patches}
     chosen: dict[str, Patch] = {}
     own: list[Patch] = []
-    for name in names:
+    for name in map(as_ours, names):
         if isinstance(name, Patch):
             own.extend([] if name in own or known.get(name.name) == name else [name])
             chosen.update({name.name: name} if known.get(name.name) == name else {})
