@@ -18,10 +18,11 @@ from pathlib import Path
 from .engine import plan
 from .engine.cases import check_cases
 from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
-from .engine.importing import explain
+from .engine.importing import FAILURES, explain
 from .engine.installed import version_of
 from .engine.patch import Patch
 from .engine.preview import Preview, preview
+from .engine.process import as_ours
 from .engine.report import Report
 
 ENTRY_POINTS = "patchwork.patches"
@@ -44,7 +45,7 @@ def all_patches() -> tuple[Patch, ...]:
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             loaded = point.load()
-        except (ImportError, AttributeError, RuntimeError) as error:
+        except FAILURES as error:
             raise _not_loaded(point, error) from error
         found.extend(_patches_in(getattr(loaded, "PATCHES", loaded), f"the entry point {point.name!r} of group {ENTRY_POINTS!r}"))
     names: dict[str, Patch] = {}
@@ -70,10 +71,11 @@ def _way_out(point: importlib.metadata.EntryPoint) -> str:
 
 
 def _patches_in(value: object, origin: str) -> Iterable[Patch]:
+    value = as_ours(value)
     if isinstance(value, Patch):
         return [value]
     if isinstance(value, Iterable):
-        patches = list(value)
+        patches = [as_ours(item) for item in value]
         if all(isinstance(patch, Patch) for patch in patches):
             return patches
     raise InvalidPatch(
@@ -168,7 +170,7 @@ def select(names: Iterable[str | Patch], patches: Iterable[Patch]) -> tuple[Patc
     known = {patch.name: patch for patch in patches}
     chosen: dict[str, Patch] = {}
     own: list[Patch] = []
-    for name in names:
+    for name in map(as_ours, names):
         if isinstance(name, Patch):
             own.extend([] if name in own or known.get(name.name) == name else [name])
             chosen.update({name.name: name} if known.get(name.name) == name else {})

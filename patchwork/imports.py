@@ -12,13 +12,7 @@ from dataclasses import dataclass
 
 from .engine import errors
 from .engine.errors import BrokenDependency, PatchError
-from .engine.importing import explain
-
-# What importing somebody's module may raise, when it does not end the process.
-_FAILURES = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
-    *(OSError, RuntimeError, SyntaxError, TypeError, ValueError),
-)
+from .engine.importing import FAILURES, explain
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ def main() -> None:
             answer: dict[str, str | None] = {"module": module, "kind": None}
             try:
                 importlib.import_module(module)
-            except _FAILURES as error:
+            except FAILURES as error:
                 found = explain(error, module)
                 answer |= {"kind": type(found).__name__, "what": found.what, "where": found.where}
                 answer |= {"nearest": found.nearest, "hint": found.hint}

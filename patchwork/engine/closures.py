@@ -35,7 +35,7 @@ def exchanged(old: types.CodeType, new: types.CodeType) -> tuple[tuple[tuple[typ
     fitting, stuck = [], []
     for one, two in inner_pairs(old, new):
         if two is not None and _outside(one) == _outside(two):
-            if _apart_from_lines(one) != _apart_from_lines(two):
+            if apart_from_lines(one) != apart_from_lines(two):
                 fitting.append((one, two))
         else:
             stuck.append(one)
@@ -63,6 +63,7 @@ def _outside(code: types.CodeType) -> tuple[object, ...]:
     return (code.co_argcount, code.co_posonlyargcount, code.co_varnames[:parameters], code.co_flags & _KINDS, code.co_freevars)
 
 
-def _apart_from_lines(code: types.CodeType) -> types.CodeType:
-    constants = tuple(_apart_from_lines(item) if isinstance(item, types.CodeType) else item for item in code.co_consts)
+def apart_from_lines(code: types.CodeType) -> types.CodeType:
+    """The code without its file and line numbers, to compare by what it does."""
+    constants = tuple(apart_from_lines(item) if isinstance(item, types.CodeType) else item for item in code.co_consts)
     return code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=constants)

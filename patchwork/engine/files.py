@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
+
+_PUBLISHED = re.compile(r"^<patchwork [0-9a-f]{16} |[/\\]sources[/\\][0-9a-f]{16}[/\\]")
 
 
 def cache_dir() -> Path:
@@ -39,6 +42,11 @@ def publish(module: str, data: bytes) -> str:
         text = data.decode("utf-8", "replace")
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         return name
+
+
+def is_published(filename: str) -> bool:
+    """Whether a code's file name is one that `publish` makes, in whichever cache folder."""
+    return _PUBLISHED.search(filename) is not None
 
 
 def _write(path: Path, data: bytes) -> None:

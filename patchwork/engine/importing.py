@@ -23,6 +23,11 @@ _DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "PyYAML",
 }
+# What importing somebody's module, or asking their finder for it, may raise when it does not end the process.
+FAILURES = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
+    *(OSError, RuntimeError, SyntaxError, TypeError, ValueError),
+)
 _MACHINERY = ("<", os.path.dirname(importlib.__file__), os.path.dirname(os.path.dirname(__file__)) + os.sep)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import os
+import pkgutil
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,7 +16,9 @@ from wrapt.importer import ImportHookFinder
 
 from .copies import copies
 from .errors import BrokenDependency, SourceUnavailable, TargetMissing
-from .importing import explain
+from .importing import FAILURES, explain
+
+_STANDARD = ("_frozen_importlib", "_frozen_importlib_external", "zipimport")
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
         if child is None:
             raise TargetMissing(
                 f"there is no module {name}",
-                where=f"{found} ({spec.origin})",
+                where=f"{found} ({spec.origin or ', '.join(map(str, places or ()))})",
                 hint="this release may have moved it: narrow the patch's `versions`",
             )
         found, spec = f"{found}.{part}", child
@@ -91,7 +95,10 @@ def _find(name: str, places: list[str] | None) -> importlib.machinery.ModuleSpec
             continue
         try:
             found: importlib.machinery.ModuleSpec | None = find(name, places)
-        except ImportError as error:
+        except FAILURES as error:
+            parent = name.rpartition(".")[0]
+            if isinstance(error, KeyError) and error.args == (parent,) and parent not in sys.modules:
+                return _namespace(name, places or ())
             failure = explain(error, name)
             if isinstance(failure, TargetMissing):  # a finder that blocks a module says it so
                 return None
@@ -99,6 +106,17 @@ def _find(name: str, places: list[str] | None) -> importlib.machinery.ModuleSpec
         if found is not None:
             return found
     return None
+
+
+def _namespace(name: str, places: Iterable[str]) -> importlib.machinery.ModuleSpec:
+    """The spec of a namespace package in a package that is not imported; Python's own looks its parent up in sys.modules."""
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    for place in places:
+        finder = pkgutil.get_importer(place)
+        portion = None if finder is None else finder.find_spec(name)
+        if portion is not None and portion.submodule_search_locations is not None:
+            spec.submodule_search_locations = [*(spec.submodule_search_locations or ()), *portion.submodule_search_locations]
+    return spec
 
 
 def is_installed(package: str) -> bool:
@@ -115,22 +133,43 @@ def read_source(spec: importlib.machinery.ModuleSpec) -> ModuleSource:
     Raises:
         SourceUnavailable: it is built in, compiled only, or cannot be read.
     """
-    # An import hook stands before the loader that it was put over.
-    loader, path = getattr(spec.loader, "loader", spec.loader), spec.origin
+    loader, path = _loader_of(spec), spec.origin
     if path == "frozen" and (file := getattr(spec.loader_state, "filename", None)):
         # Python holds the code of `os` and its like in itself; where it has their files, they are what that code was made of.
         loader, path = importlib.machinery.SourceFileLoader(spec.name, file), file
-    get_data = getattr(loader, "get_data", None)
-    if path is None or not path.endswith((".py", ".pyw")) or get_data is None:
+    if path is None and spec.submodule_search_locations is not None:
+        raise SourceUnavailable(
+            f"{spec.name} is a namespace package, which has no code of its own",
+            where=", ".join(map(str, spec.submodule_search_locations)),
+            hint="name one of the modules in it as the target",
+        )
+    if path is None or not path.endswith((".py", ".pyw")):
         raise SourceUnavailable(
             f"{spec.name} has no Python source", where=str(path), hint="a compiled or built-in module cannot be patched"
         )
     # A loader of another kind may rewrite what it loads, and its .pyc holds that.
     cached = spec.cached if type(loader) is importlib.machinery.SourceFileLoader else None
     try:
+        # A loader need not give the text; whether it is what the code was made of is seen from the code.
+        get_data = getattr(loader, "get_data", importlib.machinery.SourceFileLoader(spec.name, path).get_data)
         return ModuleSource(spec.name, path, get_data(path), cached or "")
     except OSError as error:
         raise SourceUnavailable(f"the source of {spec.name} cannot be read: {error}", where=path) from None
+
+
+def compiling_loader(module: ModuleType) -> str:
+    """The class of a module's loader, if it compiles or runs the source in another way than Python's own; else ""."""
+    spec = getattr(module, "__spec__", None)
+    loader = None if spec is None else _loader_of(spec)
+    kind = loader if isinstance(loader, type) else type(loader)
+    plain = importlib.machinery.SourceFileLoader
+    same = all(getattr(kind, name, None) is getattr(plain, name) for name in ("source_to_code", "get_code", "exec_module"))
+    return "" if loader is None or same or kind.__module__ in _STANDARD else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _loader_of(spec: importlib.machinery.ModuleSpec) -> object:
+    """The loader of a module; an import hook stands before the one that it was put over."""
+    return getattr(spec.loader, "loader", spec.loader)
 
 
 def loaded(name: str) -> ModuleType | None:
@@ -144,7 +183,7 @@ def settle(name: str) -> None:
     module = sys.modules.get(name)
     if module is not None and _importing(module):
         # Waits for the module's lock. An import that fails there is the other thread's to report; here it is no module then.
-        with suppress(ImportError):
+        with suppress(*FAILURES):
             importlib.import_module(name)
 
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from . import swap
 from .closures import exchange
-from .errors import InvalidPatch, PatchError, Unswappable
+from .errors import ForeignPatch, InvalidPatch, PatchError, Unswappable
 from .installed import loaded, settle, version_of
 from .outcomes import applicability, outcome_of
 from .patch import Patch
 from .prepare import Prepared, prepare, prepare_imported
+from .process import as_ours, of_process
 from .report import Outcome, Report
 from .swap import Swap
 from .watch import when_imported
@@ -36,10 +39,10 @@ class _Record:
 
 
 # An import that ends takes this lock while it holds its module's: whoever holds this one must not wait for an import.
-_lock = threading.RLock()
-_records: dict[str, _Record] = {}
-_outcomes: dict[str, Outcome] = {}
-_notes: dict[str, str] = {}
+_lock = of_process("lock", threading.RLock())
+_records = of_process("records", dict[str, _Record]())
+_outcomes = of_process("outcomes", dict[str, Outcome]())
+_notes = of_process("notes", dict[str, str]())
 
 
 def apply(
@@ -61,10 +64,10 @@ def apply(
         PatchError: with `strict`, whatever stops a patch.
     """
     patches = list(patches)
-    _check_names(patches)
     for patch in patches:
         settle(patch.module)
-    with _lock, _collection_paused():
+    with _in_charge(), _collection_paused():
+        _check_names(patches)
         in_force = {patch.name for patch in applied_patches()}
         installed = functools.cache(version_of)
         outcomes = {patch.name: applicability(patch, switched_off or {}, tested or {}, installed) for patch in patches}
@@ -83,13 +86,13 @@ def apply(
         outcomes.update(failures)
         _outcomes.update(outcomes)
         report = Report(tuple(outcomes[patch.name] for patch in patches))
-    _watch(prepared)
+    _watch(item.name for item in prepared if item.pending)
     return report
 
 
 def revert(names: Iterable[str] | None = None) -> Report:
     """Take patches out (all, or those named) and give the functions their original code back; returns what is left."""
-    with _lock, _collection_paused():
+    with _in_charge(), _collection_paused():
         gone = {patch.name for patch in applied_patches()} | set(_outcomes) if names is None else set(names)
         left = {name: tuple(patch for patch in record.patches if patch.name not in gone) for name, record in _records.items()}
         changed = [name for name, record in _records.items() if left[name] != record.patches]
@@ -102,13 +105,13 @@ def revert(names: Iterable[str] | None = None) -> Report:
             _outcomes.pop(name, None)
             _notes.pop(name, None)
         report = status()
-    _watch(prepared)
+    _watch(item.name for item in prepared if item.pending)
     return report
 
 
 def status() -> Report:
     """The outcomes of everything applied and not reverted, as things stand now."""
-    with _lock:
+    with _in_charge():
         lost = {patch.name for name, record in _records.items() if _lost(name, record) for patch in record.patches}
         return Report(tuple(_as_lost(outcome) if name in lost else outcome for name, outcome in _outcomes.items()))
 
@@ -131,7 +134,8 @@ def _as_lost(outcome: Outcome) -> Outcome:
 
 def applied_patches() -> tuple[Patch, ...]:
     """The patches in force or waiting for an import."""
-    return tuple(patch for record in _records.values() for patch in record.patches)
+    with _in_charge():
+        return tuple(patch for record in _records.values() for patch in record.patches)
 
 
 def _check_names(patches: Sequence[Patch]) -> None:
@@ -205,6 +209,8 @@ def _commit(prepared: Sequence[Prepared]) -> None:
     before = {function: (swap.State.of(function), swap.originals.get(function)) for function in functions}
     try:
         for plan in prepared:
+            for item in plan.swaps:
+                item.forget_replaced()
             old = _records.get(plan.name)
             if old is not None:
                 _restore(old)
@@ -235,23 +241,60 @@ def _restore(record: _Record) -> None:
             item.undo()
 
 
-def _watch(prepared: Sequence[Prepared]) -> None:
+def _watch(names: Iterable[str]) -> None:
     """Have what waits swapped when its import ends, or now if that has begun. Not under the lock: it may wait for the import."""
-    for item in prepared:
-        if item.pending:
-            when_imported(item.name, _on_import)
+    for name in names:
+        when_imported(name, _on_import)
 
 
 def _on_import(module: types.ModuleType) -> None:
-    """Swap what was previewed, now that the module is there."""
+    """Swap what was previewed, now that the module is there; where patchwork was imported again since, by that import of it."""
+    getattr(sys.modules.get(__name__), "_swap_imported", _swap_imported)(module)
+
+
+def _swap_imported(module: types.ModuleType) -> None:
     settle(module.__name__)  # in the importing thread itself this returns at once
-    with _lock, _collection_paused():
+    with _in_charge(), _collection_paused():
         record = _records.get(module.__name__)
         if record is None or not record.pending:
             return
         item = prepare_imported(module, record.patches)
         _commit([item])
         _outcomes.update({patch.name: _outcome(patch, item) for patch in record.patches})
+
+
+@contextmanager
+def _in_charge() -> Iterator[None]:
+    """Hold the lock, and take over what an earlier import of patchwork has in force or waiting in this process."""
+    with _lock:
+        _take_over()
+        yield
+
+
+def _take_over() -> None:
+    """Make the records of an earlier import of patchwork this one's; its import hooks stay, and call this one.
+
+    Where the module has been loaded again, or is gone, they end: its functions get their code back.
+    """
+    earlier = {name: record for name, record in _records.items() if type(record) is not _Record}
+    for name, record in earlier.items():
+        if _stands(name, record.patches):
+            _records[name] = _Record(_converted(record.patches, name), record.swaps, record.pending)
+            continue
+        _restore(_records.pop(name))
+        for patch in record.patches:
+            _outcomes.pop(patch.name, None)
+    if earlier:
+        _outcomes.update({name: _converted(outcome, name) for name, outcome in _outcomes.items()})
+
+
+def _converted(value: object, name: str) -> Any:
+    try:
+        return as_ours(value)
+    except (AttributeError, ImportError, TypeError) as error:
+        raise ForeignPatch(
+            f"{name} was patched by an earlier import of another patchwork in this process ({error})", hint="restart Python"
+        ) from None
 
 
 def _outcome(patch: Patch, item: Prepared) -> Outcome:

@@ -6,7 +6,7 @@ import ast
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from . import swap
@@ -17,6 +17,7 @@ from .errors import InvalidPatch, MissingName, PatchError, TargetMissing, Unswap
 from .files import publish
 from .installed import ModuleSource, loaded, read_source, spec_of
 from .locate import Function, definitions, starts_at
+from .names import check_names, module_names
 from .patch import Parameter, Patch
 from .rewriting import Rewrite, rewrite_module
 from .swap import Live, Swap
@@ -88,7 +89,7 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
         for patch in changing
     }
     new = _compiled(after, source.path, pairs)
-    names = swap.module_names(before)
+    names = module_names(before)
     for patch in changing:
         for one, two in pairs[patch.qualname]:
             _check(one, _code_of(new, patch.qualname, two), two, names, patch)
@@ -154,7 +155,13 @@ def _swaps(
         for change in patch.edits:
             if isinstance(change, Parameter):
                 chosen.kwdefaults[change.name] = _default(change, module, patch)
-    return list(swaps.values())
+    return [item for chosen in swaps.values() for item in (chosen, *_shared(chosen, module))]
+
+
+def _shared(chosen: Swap, module: types.ModuleType) -> Iterator[Swap]:
+    """The same swap for the functions that a reloader has replaced and given the new one's code, which others still hold."""
+    for function in swap.sharing(chosen.function):
+        yield replace(chosen, function=function, caches=(), inner=(), stuck=0, apart=module.__spec__)
 
 
 def _compiled(after: Source, filename: str, pairs: Mapping[str, Sequence[tuple[types.CodeType, Function]]]) -> types.CodeType:
@@ -202,10 +209,10 @@ def _check(old: types.CodeType, new: types.CodeType, definition: Function, names
                 f"the edit makes {patch.qualname} call super(), but it is in no class", hint="name the class: super(C, x)"
             )
         swap.check_fit(old, new, patch.qualname)
-        swap.check_names(old, new, names, patch.qualname)
+        check_names(old, new, names, patch.qualname)
         for change in patch.edits:
             if isinstance(change, Parameter):
-                swap.check_names(old, compile(change.default.strip(), "<default>", "eval"), names, patch.qualname)
+                check_names(old, compile(change.default.strip(), "<default>", "eval"), names, patch.qualname)
 
 
 def _default(change: Parameter, module: types.ModuleType, patch: Patch) -> object:

@@ -7,30 +7,25 @@ disk compiles to must be the code that runs; otherwise the file changed, or some
 from __future__ import annotations
 
 import ast
-import builtins
-import dis
 import functools
 import gc
 import inspect
-import re
-import symtable
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .closures import exchange
-from .errors import ForeignPatch, MissingName, SourceMismatch, TargetMissing, Unswappable
+from .closures import apart_from_lines, exchange
+from .errors import ForeignPatch, PatchError, SourceMismatch, TargetMissing, Unswappable
+from .files import is_published
+from .installed import compiling_loader
 from .locate import Function
-from .scopes import bindings_in
-from .text import Source
+from .process import of_process
 
 _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property, functools.singledispatchmethod)
 _HOLDERS = (types.FunctionType, staticmethod, classmethod, functools.partial)
 _NEUTRAL = {"builtins", "functools", "contextlib", "patchwork"}
 _MOST_LAYERS = 1000
-_UNKNOWABLE = re.compile(r"\bglobals\b|\bimport\s*\*")  # may also stand in a string or comment
-_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING", "False", "0")
 _KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -59,7 +54,7 @@ class Patched:
 
 
 # The one record of which functions are patched now.
-originals: dict[types.FunctionType, Patched] = {}
+originals = of_process("originals", dict[types.FunctionType, Patched]())
 
 
 @dataclass
@@ -101,6 +96,12 @@ class Swap:
         exchange(self.inner)
         for cache in self.caches:
             cache.cache_clear()  # type: ignore[attr-defined]
+
+    def forget_replaced(self) -> None:
+        """Keep no earlier state of a function that a reloader has given new code of the file since: it goes back to that one."""
+        patched = originals.get(self.function)
+        if patched is not None and self.function.__code__ is not patched.code:
+            del originals[self.function]
 
     def recall(self) -> None:
         """Give the functions that it made, before the swap and since, their original code back."""
@@ -178,29 +179,47 @@ def find_live(module: types.ModuleType, qualname: str, codes: Sequence[types.Cod
     """
     attribute = _attribute(module, qualname)
     seen = list(_layers(attribute))
-    for layer, above in seen:
-        if type(layer) is types.FunctionType and original_code(layer) in codes:
+    functions = [(layer, above) for layer, above in seen if type(layer) is types.FunctionType]
+    for layer, above in functions:
+        if (index := _index_in(codes, layer, module)) is not None:
             _refuse_foreign(above, module, qualname, definition)
             caches = tuple(item for item in above if hasattr(item, "cache_clear"))
-            return Live(layer, codes.index(original_code(layer)), caches)
-    functions = [layer for layer, _ in seen if type(layer) is types.FunctionType]
-    for function in functions:
-        code = original_code(function)
-        if code.co_filename == getattr(module, "__file__", None) and function.__name__ == definition.name:
-            raise SourceMismatch(
-                f"{qualname} does not run the code that its file holds",
-                where=f"{code.co_filename}:{code.co_firstlineno}",
-                hint="the file changed after it was imported, or the function was edited in place: restart Python",
-            )
+            return Live(layer, index, caches)
+    for layer, _ in functions:
+        if layer.__name__ == definition.name and _is_of(layer, module):
+            raise _mismatch(original_code(layer), module, qualname)
     replaced = type(attribute) is types.FunctionType and "<locals>" not in attribute.__qualname__  # no decorator made that
     if definition.decorator_list and not replaced and _package_of(attribute) in _allowed(module, definition):
         # Whatever was defined in the module holds on to its names. All objects are walked, where torch is loaded for 0.3 s.
         held = [item for item in gc.get_referrers(vars(module)) if type(item) is types.FunctionType]
-        made = [item for item in held if original_code(item) in codes]
-        made = [item for item in made if item not in originals] or made  # a reload leaves the one that was patched before
-        if len(made) == 1:
-            return Live(made[0], codes.index(original_code(made[0])), (), apart=True)
-    raise _foreign(functions[0] if functions else attribute, qualname)
+        found = [(item, index) for item in held if (index := _index_in(codes, item, module)) is not None]
+        # A reload leaves the one that was patched before.
+        found = [(item, index) for item, index in found if item not in originals] or found
+        if len(found) == 1:
+            return Live(*found[0], (), apart=True)
+    raise _foreign(functions[0][0] if functions else attribute, module, qualname)
+
+
+def _index_in(codes: Sequence[types.CodeType | None], function: types.FunctionType, module: types.ModuleType) -> int | None:
+    """Which of `codes` a function runs. A reloader that compiles a function by itself gives it another file name and lines."""
+    code = original_code(function)
+    if code in codes:
+        return codes.index(code)
+    for index, other in enumerate(codes) if function.__globals__ is vars(module) else ():
+        if other is None or (other.co_name, other.co_code) != (code.co_name, code.co_code):
+            continue
+        if other.co_filename != code.co_filename and apart_from_lines(other) == apart_from_lines(code):
+            return index
+    return None
+
+
+def sharing(function: types.FunctionType) -> list[types.FunctionType]:
+    """The functions patched before that run the code of this one: a reloader gives it to those that it replaces."""
+    return [item for item in originals if item.__code__ is function.__code__ and item is not function]
+
+
+def _is_of(function: types.FunctionType, module: types.ModuleType) -> bool:
+    return function.__globals__ is vars(module) or function.__code__.co_filename == getattr(module, "__file__", None)
 
 
 def _attribute(module: types.ModuleType, qualname: str) -> object:
@@ -262,7 +281,7 @@ def _refuse_foreign(above: Sequence[object], module: types.ModuleType, qualname:
     allowed = _allowed(module, definition)
     for layer in above:
         if _package_of(layer) not in allowed:
-            raise _foreign(layer, qualname)
+            raise _foreign(layer, module, qualname)
 
 
 def _allowed(module: types.ModuleType, definition: Function) -> set[str]:
@@ -287,7 +306,10 @@ def _package_of(layer: object) -> str:
     return str(name).partition(".")[0]
 
 
-def _foreign(item: object, qualname: str) -> ForeignPatch:
+def _foreign(item: object, module: types.ModuleType, qualname: str) -> PatchError:
+    loader = compiling_loader(module)
+    if loader and loader.partition(".")[0] == _package_of(item):
+        return _rewritten(loader, module, qualname)
     if type(item) is types.FunctionType:
         who = item.__globals__.get("__name__", "?")
         where = f"{item.__code__.co_filename}:{item.__code__.co_firstlineno}"
@@ -300,6 +322,34 @@ def _foreign(item: object, qualname: str) -> ForeignPatch:
         f"{qualname} is, or is wrapped by, a {type(item).__module__}.{type(item).__qualname__}, not what the source makes of it",
         where=repr(item)[:120],
         hint="call patchwork.apply() before whatever replaced it, or leave one of the two out",
+    )
+
+
+def _mismatch(code: types.CodeType, module: types.ModuleType, qualname: str) -> PatchError:
+    """Why a function of this module runs code that its file does not hold."""
+    where = f"{code.co_filename}:{code.co_firstlineno}"
+    if is_published(code.co_filename):
+        return ForeignPatch(
+            f"{qualname} runs code that was put there by an earlier import of patchwork in this process, or by a reloader",
+            where=where,
+            hint="restart Python",
+        )
+    if loader := compiling_loader(module):
+        return _rewritten(loader, module, qualname)
+    return SourceMismatch(
+        f"{qualname} does not run the code that its file holds",
+        where=where,
+        hint="the file changed after it was imported, or the function was edited in place: restart Python",
+    )
+
+
+def _rewritten(loader: str, module: types.ModuleType, qualname: str) -> SourceMismatch:
+    name = module.__name__
+    return SourceMismatch(
+        f"{qualname} does not run the code that its file holds: {name} was loaded by {loader}, which compiles other code",
+        where=str(getattr(module, "__file__", "")),
+        hint=f"leave {name} out of that import hook: a patch needs the code of the file itself. If the hook leaves {name} as it "
+        "is, the file changed after the import: restart Python",
     )
 
 
@@ -325,60 +375,3 @@ def check_fit(old: types.CodeType, new: types.CodeType, qualname: str) -> None:
             f"the edit makes {qualname} use {', '.join(added)} of an enclosing scope, which the living function does not hold",
             hint="super() needs a first parameter; other names of an enclosing scope cannot be had later",
         )
-
-
-def check_names(old: types.CodeType, new: types.CodeType, known: set[str] | None, qualname: str) -> None:
-    """Raise MissingName for a global that `new` loads, `old` did not, and neither the module, builtins nor `new` itself makes."""
-    if known is None:
-        return
-    unknown = _globals(new, "LOAD") - known - set(vars(builtins))
-    if absent := unknown and unknown - _globals(old, "LOAD") - _globals(new, "STORE"):
-        raise MissingName(
-            f"the inserted code of {qualname} uses {', '.join(sorted(absent))}, which the module does not define",
-            hint="import it in the inserted code itself",
-        )
-
-
-def _globals(code: types.CodeType, access: str) -> set[str]:
-    """The globals that a code, or code in it, loads ("LOAD") or stores ("STORE")."""
-    steps = [(step.opname, str(step.argval)) for step in dis.get_instructions(code)]
-    names = {name for operation, name in steps if operation == f"{access}_GLOBAL"}
-    if access == "LOAD":  # the body of a class looks into itself first
-        own = {name for operation, name in steps if operation == "STORE_NAME"}
-        names |= {name for operation, name in steps if operation == "LOAD_NAME"} - own
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _globals(constant, access)
-    return names
-
-
-def module_names(source: Source) -> set[str] | None:
-    """Names that a module binds, read from its source; None where a star import or `globals()` makes that unknowable."""
-    for node in ast.walk(source.tree) if _UNKNOWABLE.search(source.text) else ():
-        if (isinstance(node, ast.alias) and node.name == "*") or (isinstance(node, ast.Name) and node.id == "globals"):
-            return None
-    names = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__", "__path__", "__builtins__"}
-    declared = set[str]()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        top = symtable.symtable(source.text, "<module>", "exec")
-    scopes = [top]
-    while scopes:
-        scope = scopes.pop()
-        scopes.extend(scope.get_children())
-        for symbol in scope.get_symbols():
-            if (scope is top or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
-                (names if scope is top else declared).add(symbol.get_name())
-    return names - _never_bound(source.tree) | declared
-
-
-def _never_bound(tree: ast.Module) -> set[str]:
-    """The names that a module's own statements bind only where no Python runs: under `if TYPE_CHECKING:` or `if False:`."""
-    never, others, queue = set[str](), list[ast.stmt](), list[ast.stmt](tree.body)
-    for statement in queue:
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) in _NEVER:
-            never |= {item.name for child in statement.body for item in bindings_in(child)}
-            queue.extend(statement.orelse)
-        else:
-            others.append(statement)
-    return never - {item.name for statement in others for item in bindings_in(statement)} if never else never

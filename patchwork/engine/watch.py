@@ -8,6 +8,7 @@ from importlib._bootstrap import _lock_unlock_module  # type: ignore[attr-define
 from types import ModuleType
 
 import wrapt
+from wrapt.importer import ImportHookFinder
 
 _watched: set[str] = set()
 
@@ -18,6 +19,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
     If `action` raises, the import fails with that error, the module is taken out again, and the next import tries once more: an
     importer that swallows the first error must not end up with an unpatched module.
     """
+    _come_first()
     if name in _watched:
         return
     _watched.add(name)
@@ -36,3 +38,13 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
     _lock_unlock_module(name)
     if name in _watched and (module := sys.modules.get(name)) is not None:
         wrapt.notify_module_loaded(module)
+
+
+def _come_first() -> None:
+    """Have wrapt's finder asked before those that were put before it since: a module that another finder loads runs no hook.
+
+    It is left at its old place too, where an import that another thread has begun may still come to it.
+    """
+    if not isinstance(next(iter(sys.meta_path), None), ImportHookFinder):
+        finders = (finder for finder in sys.meta_path if isinstance(finder, ImportHookFinder))
+        sys.meta_path.insert(0, next(finders, None) or ImportHookFinder())

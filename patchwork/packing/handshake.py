@@ -22,21 +22,21 @@ def saw(name: str, arguments: Mapping[str, Any]) -> None:
     if scope is None or scope.extent != NATIVE:
         return
     from patchwork.packing.boundaries import IsolationError
-    from patchwork.packing.kernels import KERNELS, SEQ_IDX
+    from patchwork.packing.kernels import KERNELS, SEQ_IDX, titled
 
     argument = KERNELS[name].argument
     expected = scope.boundaries.seq_idx if argument == SEQ_IDX else scope.boundaries.cu_seqlens
     given = arguments.get(argument)
     if given is None:
         raise IsolationError(
-            f"{scope.module}: {name} was called in a packed call without {argument}, so documents would leak: something "
-            f"between the mixer and the kernel dropped it; isolate(model, native=False) runs documents side by side instead"
+            f"{scope.module}: {name} was called in a packed call without {argument}, so documents would leak: something between "
+            f"the mixer and {titled(KERNELS[name])} dropped it; isolate(model, native=False) runs documents side by side instead"
         )
     # Identity first: comparing values waits for the device.
     if given is not expected and not (given.shape == expected.shape and bool((given == expected).all())):
         raise IsolationError(
-            f"{scope.module}: {name} was called with a {argument} of shape {tuple(given.shape)} that is not the packed "
-            f"call's ({tuple(expected.shape)}): isolate(model, native=False) runs documents side by side instead"
+            f"{scope.module}: {titled(KERNELS[name])} was called with a {argument} of shape {tuple(given.shape)} that is not the "
+            f"packed call's ({tuple(expected.shape)}): isolate(model, native=False) runs documents side by side instead"
         )
     scope.seen.append(name)
 

@@ -7,8 +7,10 @@ is a gap in words, or none; what the kernels then receive is seen by patchwork.p
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import inspect
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,12 @@ SEQ_IDX, CU_SEQLENS = "seq_idx", "cu_seqlens"
 # By what names a mixer's forward takes boundaries, in every release: upstream's own, which source patches use too.
 TOLD = ("seq_idx", "cu_seq_lens_q")
 _ON_DEVICE = ("cuda", "xpu")
+# The distributions that may hold a package of kernels; the first one that is installed does.
+_DISTRIBUTIONS = {
+    "causal_conv1d": ("causal-conv1d",),
+    "fla": ("fla-core", "flash-linear-attention"),
+    "mamba_ssm": ("mamba-ssm",),
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,21 @@ KERNELS = {
         Kernel("mamba_ssm", "mamba_split_conv1d_scan_combined", SEQ_IDX, ("convolution", "scan")),
     )
 }
+
+
+def titled(kernel: Kernel) -> str:
+    """A kernel as reasons name it, with the distribution and version that it comes from: fla-core 0.3.2's chunk_kda."""
+    version = getattr(sys.modules.get(kernel.package), "__version__", None)
+    return f"{kernel.package if version is None else _release(kernel.package, str(version))}'s {kernel.name}"
+
+
+@functools.cache
+def _release(package: str, version: str) -> str:
+    for distribution in _DISTRIBUTIONS[package]:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(distribution)
+            return f"{distribution} {version}"
+    return f"{package} {version}"
 
 
 def resets(entry: Mixer) -> set[str]:
@@ -115,11 +138,11 @@ def _not_held(module: Any, kernel: Kernel, names: tuple[str, ...]) -> str:
     function = _implementation(held)
     home = str(getattr(function, "__module__", "")).split(".")[0]
     if not inspect.isfunction(function) or home != kernel.package or getattr(function, "__name__", "") != kernel.name:
-        return f"it does not call {kernel.package}'s {kernel.name}"
+        return f"it does not call {titled(kernel)}"
     if kernel.argument not in _parameters(function):
-        return f"{kernel.package}'s {kernel.name} has no argument {kernel.argument}"
+        return f"{titled(kernel)} has no argument {kernel.argument}"
     if "saw" not in getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ()):
-        return f"nobody watches what {kernel.name} receives (patchwork.apply() would)"
+        return f"nobody watches what {titled(kernel)} receives (patchwork.apply() would)"
     return ""
 
 

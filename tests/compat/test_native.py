@@ -6,7 +6,10 @@ The kernels are doubles in torch that hold to the real ones' contracts; all else
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import re
+import sys
+import types
 
 import doubles
 import families
@@ -99,6 +102,38 @@ def test_one_kernel_or_none_or_another_argument_means_side_by_side(name, conv, s
     assert all(boundaries is None for _, boundaries in doubles.calls())
 
 
+@pytest.mark.parametrize(
+    ("conv", "scan", "reason"),
+    [
+        ("renamed", "exact", "causal-conv1d 1.6.1's causal_conv1d_fn has no argument seq_idx"),
+        ("exact", "renamed", "fla-core 0.6.0's chunk_gated_delta_rule has no argument cu_seqlens"),
+        ("exact", None, "it does not call fla's chunk_gated_delta_rule"),
+    ],
+)
+def test_a_reason_names_the_distribution_of_the_kernel_and_its_version(conv, scan, reason, monkeypatch, tmp_path, patched):
+    part = fast(monkeypatch, tmp_path, "qwen3_next", conv, scan)[-1]
+    assert part.why == reason
+
+
+def test_a_reason_names_the_distribution_that_is_there(monkeypatch):
+    kernel = kernels.KERNELS["chunk_kda"]
+    there = {"flash-linear-attention": "0.2.1"}
+
+    def version(name):
+        if name not in there:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setitem(sys.modules, "fla", types.SimpleNamespace(__version__="0.2.1.of_this_test"))
+    assert kernels.titled(kernel) == "flash-linear-attention 0.2.1.of_this_test's chunk_kda"
+    there.clear()
+    monkeypatch.setitem(sys.modules, "fla", types.SimpleNamespace(__version__="0.2.2.of_this_test"))
+    assert kernels.titled(kernel) == "fla 0.2.2.of_this_test's chunk_kda"
+    monkeypatch.setitem(sys.modules, "fla", types.SimpleNamespace())
+    assert kernels.titled(kernel) == "fla's chunk_kda"
+
+
 @pytest.mark.parametrize("half", kernels.TOLD)
 @pytest.mark.parametrize("name", [name for name in SCANNING if name.startswith(("qwen", "kimi", "lara", "olmo", "bailing"))])
 def test_either_half_alone_leaks_and_is_refused(name, half, monkeypatch, tmp_path, patched):
@@ -106,8 +141,9 @@ def test_either_half_alone_leaks_and_is_refused(name, half, monkeypatch, tmp_pat
     full = kernels.arguments_for(case.boundaries)
     monkeypatch.setattr(mixing, "arguments_for", lambda _: {half: full[half]})
     other = "cu_seqlens" if half == "seq_idx" else "seq_idx"
-    with pytest.raises(IsolationError, match=rf"layers\.\d+\..*: \w+ was called in a packed call without {other}"):
+    with pytest.raises(IsolationError, match=rf"layers\.\d+\..*: \w+ was called in a packed call without {other}") as caught:
         run(model, case, **case.form())
+    assert re.search(r"the mixer and (causal-conv1d 1\.6\.1|fla-core 0\.6\.0)'s \w+ dropped it", str(caught.value))
     monkeypatch.setattr(handshake, "AMBIENT", type("Nobody", (), {"scope": None}))
     monkeypatch.setattr(mixing, "confirm", lambda *_: None)
     assert_leaks(run(model, case, **case.form()), expected, case)

@@ -54,7 +54,7 @@ def clean_slate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
     patchwork.revert()
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in ("lib", "other", "zipped"):
+        if name.partition(".")[0] in ("lib", "other", "zipped", "outer"):
             del sys.modules[name]
 
 
