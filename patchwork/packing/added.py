@@ -1,6 +1,6 @@
 """Refuses packed rows in a model that was given other parts since it was isolated: token mixers, and adapters by row.
 
-None of it is traced by torch.compile: it reads the model, not tensors.
+What reads the model is not traced by torch.compile. Calls that describe no documents do not get that far.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def refuse_added(backbone: Any, family: Family) -> None:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def adapters_reason(backbone: Any) -> str | None:
-    """Why the adapters that act in a backbone cannot work on packed rows, else None."""
-    return acting_reason(backbone)
+def adapters_reason(model: Any) -> str | None:
+    """Why the adapters that act in a model cannot work on packed rows, else None."""
+    return acting_reason(model)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -44,7 +44,6 @@ def refuse_added_beside(head: Any, arguments: Mapping[str, Any]) -> None:
             raise
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def refuse_adapters(model: Any, call: Mapping[str, Any]) -> None:
     """Raises IsolationError if the call of a PeftModel is packed and its adapters do not work on each token alone.
 
@@ -54,7 +53,7 @@ def refuse_adapters(model: Any, call: Mapping[str, Any]) -> None:
     arguments = {**call, **call.get("kwargs", {})}
     if describes_nothing(arguments):
         return
-    if reason := NAMES if arguments.get("adapter_names") is not None else acting_reason(model):
+    if reason := NAMES if arguments.get("adapter_names") is not None else adapters_reason(model):
         found = resolve(arguments, recurrent=False)
         if found is not None and found.packed:
             raise IsolationError(f"a packed row of {found.num_documents} documents reached {type(model).__name__}: {reason}")

@@ -181,7 +181,7 @@ LAYERS: dict[str, Config] = {
 }
 ELSEWHERE = {"adamss", "bone", "xlora"}  # needs scikit-learn; is gone; has a test of its own
 VARIANTS = {  # of LoRA, by the start of their names: whether they work on each token alone
-    **dict.fromkeys(("Arrow", "BdLora", "Dora", "Kasa", "MiCA", "Montecora", "Monteclora", "QALora", "_DoraConvNd"), True),
+    **dict.fromkeys(("Arrow", "BdLora", "Dora", "Kasa", "MiCA", "Monteclora", "QALora", "_DoraConvNd"), True),
     **{"ALora": False, "Velora": False},  # Velora: unless its projection is random or made once
 }
 
@@ -449,6 +449,13 @@ def test_a_refused_call_leaves_nothing_behind(how: str, patched_once: None) -> N
         packed(model, **({"adapter_names": ["default"]} if how == "names" else {}))
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert torch.equal(tiny.logits(model, input_ids=row()), before)
+
+
+@torch.no_grad()
+def test_an_ordinary_call_compiles_to_one_graph(patched_once: None) -> None:
+    model = adapted("llama", lora())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(tiny.logits(compiled, input_ids=row()), tiny.logits(model, input_ids=row()))
 
 
 # ---- prompts --------------------------------------------------------------------------------------------------------
