@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import kernels
+from . import kernels, peft_model
 from .transformers import data_collator, dispatched, gated_delta, hub_kernels, kda, modeling_utils, trainer, unused_columns
 from .trl import data_utils, dpo_trainer, sft_trainer
 from .unsloth_zoo import dataset_utils as zoo_dataset_utils
@@ -17,6 +17,7 @@ PATCHES = (
     *kda.PATCHES,
     *hub_kernels.PATCHES,
     *kernels.PATCHES,
+    *peft_model.PATCHES,
     *data_utils.PATCHES,
     *sft_trainer.PATCHES,
     *dpo_trainer.PATCHES,

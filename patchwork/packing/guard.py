@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from patchwork.packing.adapters import acting_reason
 from patchwork.packing.families import ATTENTION_ONLY, FAMILIES, Family, family_of, released
 from patchwork.packing.flags import flash
 from patchwork.packing.kernels import closed_here
@@ -49,8 +50,8 @@ def decide(model: Any, args: Any = None) -> Decision:
 
     ``args``: the trainer's arguments; a name is resolved just as the load will (patchwork.packing.loading), with the config that
     ``model_init_kwargs`` makes of it. A config that cannot be resolved, an encoder-decoder, an unknown family or mixer, an
-    adapter that puts tokens before the row or a head that scores whole rows is a refusal with its reason; nothing is raised for
-    them. ``PATCHWORK_HYBRID_PACKING=0`` refuses models with recurrent mixers; it is read here, at each call.
+    adapter that acts now and does not work on each token alone, or a head that scores whole rows, is a refusal with its
+    reason; nothing is raised. ``PATCHWORK_HYBRID_PACKING=0`` refuses models with recurrent mixers; it is read at each call.
     """
     if isinstance(model, (str, os.PathLike)):
         return _decide_name(os.fspath(model), args)
@@ -144,9 +145,9 @@ def _decide_model(model: Any) -> Decision:
     name = type(model).__name__
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return _refuse(name, ENCODER_DECODER)
+    if (reason := acting_reason(model)) is not None:
+        return _refuse(name, reason)
     for module in model.modules():
-        if (reason := prompt_learning_reason(getattr(module, "peft_config", None))) is not None:
-            return _refuse(name, reason)
         if one_score(type(module).__name__):
             return _refuse(name, ONE_SCORE.format(type(module).__name__))
     try:
@@ -172,23 +173,6 @@ def _recurs(model: Any, parts: tuple[Any, ...]) -> bool:
     return recurrent(model) or any(
         recurrent_entry(model.get_submodule(part.module)) is not None for part in parts if part.role == "mixer"
     )
-
-
-def prompt_learning_reason(peft_config: Any) -> str | None:
-    """Why an adapter cannot be trained on packed rows, else None.
-
-    ``peft_config``: a config of PEFT, a dict of them by adapter, or None. Prompts, prefixes and p-tuning put tokens of their own
-    before each row, not before each document, and drop or move its position_ids; all other adapters work on each token alone.
-    """
-    each = peft_config.values() if isinstance(peft_config, Mapping) else [peft_config]
-    for config in each:
-        if getattr(config, "is_prompt_learning", False):
-            kind = getattr(config.peft_type, "value", config.peft_type)
-            return (
-                f"the adapter ({kind}) puts its tokens before the row, not before each document, and does not keep position_ids: "
-                "use another kind, such as LoRA"
-            )
-    return None
 
 
 def one_score(kind: str) -> bool:

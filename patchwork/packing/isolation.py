@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
+from patchwork.packing.adapters import acting_reason
 from patchwork.packing.anatomy import anatomy_of, backbone_family, refuse_beside, takes_text
 from patchwork.packing.attention import FLEX
 from patchwork.packing.boundaries import IsolationError
@@ -49,8 +50,15 @@ def isolate(model: Any, native: bool = True) -> tuple[Part, ...]:
     ``native``: whether mixers may leave that to varlen kernels which are told the boundaries; without it, all recurrent
     mixers run on documents side by side. Returns what it did, module by module. Calls that are not packed stay
     bit-identical. Doing it twice is doing it once. All modules are validated before the first is changed. Raises
-    IsolationError for a family or a recurrent mixer that is not known, naming it.
+    IsolationError for a family or a recurrent mixer that is not known, naming it, and for an adapter that acts and does not
+    work on each token alone; one that is activated later raises in the packed call.
     """
+    if (reason := acting_reason(model)) is not None:
+        raise IsolationError(f"{type(model).__name__} cannot be isolated: {reason}")
+    return _isolate(model, native)
+
+
+def _isolate(model: Any, native: bool = True) -> tuple[Part, ...]:
     flags, parts = _planned(model, native)
     for module, flag in flags:
         mark(module, flag)
@@ -113,7 +121,7 @@ def adopt(module: Any) -> None:
         return
     earlier = module.__dict__.get(FLAG)
     try:
-        isolate(module, native=earlier is None or earlier.native)
+        _isolate(module, native=earlier is None or earlier.native)
     except IsolationError as error:
         _guard(module, str(error))
 

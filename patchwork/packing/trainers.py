@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from patchwork.packing.adapters import config_reason
 from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_row, with_cuts_counted
 from patchwork.packing.examples import BESIDE, documents_of
-from patchwork.packing.guard import Decision, PackingRefused, decide, prompt_learning_reason
+from patchwork.packing.guard import Decision, PackingRefused, decide
 from patchwork.packing.loading import Unresolved, resolved
 from patchwork.packing.switches import raises_on_refusal
 
@@ -100,7 +101,7 @@ def _of_setup(args: Any, given: Mapping[str, Any]) -> list[str]:
         reasons.append(
             f"the data collator ({type(given['data_collator']).__name__}) is not SFTTrainer's own: it may lose boundaries"
         )
-    if (reason := prompt_learning_reason(given.get("peft_config"))) is not None:
+    if (reason := config_reason(given.get("peft_config"))) is not None:
         reasons.append(reason)
     return reasons + of_parallelism(args)
 

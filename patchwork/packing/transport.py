@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from patchwork.packing import told
+from patchwork.packing.added import adapters_reason, refuse_added, refuse_added_beside
 from patchwork.packing.ambient import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
-from patchwork.packing.anatomy import backbone_family, refuse_beside, refuse_strangers
+from patchwork.packing.anatomy import backbone_family
 from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
@@ -122,7 +123,7 @@ def _head(owner: type, original: Forward) -> Forward:
         if told is None and AMBIENT.told is None:
             return original(self, *args, **kwargs)
         if told is not None:
-            _refuse_what_stands_beside(self, told)
+            refuse_added_beside(self, told)
         AMBIENT.detached = False
         with telling(told):
             output = original(self, *args, **kwargs)
@@ -166,7 +167,7 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
         if reason := _why_not_packed(owner, family, self, arguments):
             raise IsolationError(reason)
         if backbone_family(self) is not None:
-            _refuse_strangers(self, family)
+            refuse_added(self, family)
         _prepare(arguments, heard, boundaries, family, names, open_ended)
         scope = Scope(boundaries, BACKBONE, row_masks=family.row_masks)
         with within(scope), telling(None):
@@ -181,24 +182,6 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
         return output
 
     return tagged(forward, "backbone")
-
-
-# What was put in since a model was isolated. Not traced: they read the model, not tensors.
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _refuse_strangers(backbone: Any, family: Family) -> None:
-    refuse_strangers(backbone, family)
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _refuse_what_stands_beside(head: Any, told: Mapping[str, Any]) -> None:
-    try:
-        refuse_beside(head, lambda module: (flag := module.__dict__.get(FLAG)) is not None and flag.role == "backbone")
-    except IsolationError:
-        found = resolve(told, recurrent=False)
-        if found is not None and found.packed:
-            raise
 
 
 def _heard(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -249,6 +232,8 @@ def _why_not_packed(owner: type, family: Family, backbone: Any, arguments: dict[
             f"{owner.__name__} was asked for attention weights in a packed call, where attention runs on documents side by "
             "side: call without output_attentions"
         )
+    if (reason := adapters_reason(backbone)) is not None:
+        return f"a packed row reached {owner.__name__}: {reason}"
     if not family.recurrent:
         return ""
     if not hybrid_packing():

@@ -12,7 +12,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from patchwork.packing import Decision, PackingRefused, decide
-from patchwork.packing.guard import prompt_learning_reason
+from patchwork.packing.adapters import config_reason
 from patchwork.packing.loading import failures
 
 
@@ -114,7 +114,7 @@ def test_an_adapter_that_puts_tokens_before_the_row_is_refused(kind):
     for asked in (adapted, torch.nn.Sequential(adapted)):
         assert kind in decide(asked).reasons[0]
     for config in (PROMPTS[kind], {"default": PROMPTS[kind]}, {"one": LORA, "other": PROMPTS[kind]}):
-        assert kind in prompt_learning_reason(config)
+        assert kind in config_reason(config)
 
 
 def test_an_adapter_on_weights_is_packed():
@@ -122,7 +122,7 @@ def test_an_adapter_on_weights_is_packed():
     assert decide(adapted).packing
     assert decide(peft.inject_adapter_in_model(LORA, tiny.build("llama"))).packing
     for config in (LORA, {"default": LORA}, {}, None):
-        assert prompt_learning_reason(config) is None
+        assert config_reason(config) is None
 
 
 def test_a_reason_is_kept_once():

@@ -315,6 +315,17 @@ def test_adapters_that_put_tokens_before_the_row_are_refused(
     assert Prepared.times == 0
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["config", "wrapped before"])
+def test_an_activated_adapter_is_trained_on_padded_batches(before: bool, tmp_path: Path) -> None:
+    model = tiny.build("llama")
+    adapter = peft.LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[11, 12], task_type="CAUSAL_LM")
+    model, given = (peft.get_peft_model(model, adapter), {}) if before else (model, {"peft_config": adapter})
+    trainer, found = made(model, settings(tmp_path), **given)
+    assert not trainer.args.packing
+    assert len(found) == 1
+    assert "looks for its invocation tokens once a row" in str(found[0])
+
+
 # ---- data that is more than text ----------------------------------------------------------------------------------
 
 
