@@ -1,12 +1,34 @@
-"""transformers.trainer: its model is isolated, its batches say where documents begin, and no call forgets it."""
+"""transformers.trainer: its models are isolated, its batches say where documents begin, and no call loses that."""
 
 from __future__ import annotations
 
 from patchwork.engine.patch import Case, Patch, at_start, required
 
-_TELL = "from patchwork.packing.told import told_of\ntold_of(inputs)"
+_PREPARED = "from patchwork.packing.adoption import batch_prepared\nbatch_prepared(self, inputs)"
+_STEP = "from patchwork.packing.batches import in_step"
 _WATCH = "from patchwork.packing.watched import Watched\ndata_collator = Watched(data_collator)"
 _ADOPT = "from patchwork.packing.guard import adopt_model\nadopt_model(model)"
+
+
+def _stepping(name: str, target: str, method: str, versions: str) -> Patch:
+    """Where a loop calls the trainer's method for one batch, what that says of documents is kept for as long as it runs."""
+    return Patch(
+        name=f"transformers.isolation.{name}",
+        target=f"transformers.trainer:Trainer.{target}",
+        versions={"transformers": versions},
+        reason=(
+            "What a batch says of its documents concerns the calls of its own step. Callbacks and metrics run after it, and may "
+            "call the model with anything."
+        ),
+        edits=[at_start(_STEP), required(f"self.{method}($$$ARGS)").replace(f"in_step(self.{method}, $$$ARGS)")],
+        cases=[
+            Case(
+                before=f"def {target}(self, model):\n    return self.{method}(model, a=1)\n",
+                after=f"def {target}(self, model):\n    {_STEP}\n    return in_step(self.{method}, model, a=1)\n",
+            )
+        ],
+    )
+
 
 PATCHES = (
     Patch(
@@ -29,25 +51,48 @@ PATCHES = (
         ],
     ),
     Patch(
+        name="transformers.isolation.model_init",
+        target="transformers.trainer:Trainer.call_model_init",
+        versions={"transformers": ">=4.57"},
+        reason=(
+            "A model_init may return a model that was built before patchwork.apply(), or a copy of one, at each trial of a "
+            "hyperparameter search anew."
+        ),
+        edits=[required("return model").insert_before(_ADOPT)],
+        cases=[
+            Case(
+                before="def call_model_init(self, trial=None):\n    model = self.model_init()\n    return model\n",
+                after=(
+                    "def call_model_init(self, trial=None):\n    model = self.model_init()\n"
+                    "    from patchwork.packing.guard import adopt_model\n    adopt_model(model)\n    return model\n"
+                ),
+            )
+        ],
+    ),
+    Patch(
         name="transformers.isolation.batches",
         target="transformers.trainer:Trainer._prepare_inputs",
         versions={"transformers": ">=4.57"},
         reason=(
-            "What a batch says of its documents is lost where a loss of one's own hands on its tokens alone, and nothing tells. "
-            "Each batch passes here before the loss."
+            "What a batch says of its documents is lost where a loss of one's own hands on its tokens alone, and a model that "
+            "was put into the trainer later may not be isolated. Each batch passes here before the loss."
         ),
-        edits=[required("inputs = self._prepare_input(inputs)").insert_after(_TELL)],
+        edits=[required("inputs = self._prepare_input(inputs)").insert_after(_PREPARED)],
         cases=[
             Case(
                 before="def _prepare_inputs(self, inputs):\n    inputs = self._prepare_input(inputs)\n    return inputs\n",
                 after=(
                     "def _prepare_inputs(self, inputs):\n    inputs = self._prepare_input(inputs)\n"
-                    "    from patchwork.packing.told import told_of\n"
-                    "    told_of(inputs)\n    return inputs\n"
+                    "    from patchwork.packing.adoption import batch_prepared\n"
+                    "    batch_prepared(self, inputs)\n    return inputs\n"
                 ),
             )
         ],
     ),
+    _stepping("training_steps", "_run_epoch", "training_step", ">=5.3"),
+    _stepping("training_steps_of_old", "_inner_training_loop", "training_step", ">=4.57,<5.3"),
+    _stepping("evaluation_steps", "evaluation_loop", "prediction_step", ">=4.57"),
+    _stepping("evaluation_steps_of_old", "prediction_loop", "prediction_step", ">=4.57,<5"),
     Patch(
         name="transformers.isolation.loaders",
         target="transformers.trainer:Trainer._get_dataloader",

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from patchwork.packing import told
 from patchwork.packing.added import adapters_reason, refuse_added, refuse_added_beside
 from patchwork.packing.ambient import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
 from patchwork.packing.anatomy import backbone_family
 from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
+from patchwork.packing.batches import STEP, refuse_lost
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
 from patchwork.packing.flags import FLAG, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
@@ -148,8 +148,8 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
         heard = _heard(arguments)
         boundaries = None if describes_nothing(heard) else resolve(heard, recurrent=family.recurrent)
         if boundaries is None:
-            if told.under_way:
-                told.refuse_forgotten(arguments)
+            if STEP.described:
+                refuse_lost(self, arguments)
             taken = None
             if UNPADS in self.__dict__ and not _why_not_packed(owner, family, self, arguments):
                 taken = take_out(self, arguments, heard, family)

@@ -22,7 +22,7 @@ import tiny
 import torch
 import trl
 
-from patchwork.packing.told import told_of
+from patchwork.packing.batches import forget
 
 ROW = 32
 STEPS = 3
@@ -171,7 +171,7 @@ def train(
 
 def without_boundaries(inputs: dict[str, Any]) -> dict[str, Any]:
     """The batch as if its row were one document: what a leak looks like."""
-    told_of(None)  # else a call with these tokens, or a copy of them, is known to have lost them
+    forget()  # else a call with these tokens, or a copy of them, is known to have lost them
     rows = inputs["input_ids"]
     return {"input_ids": rows, "labels": inputs["labels"], "position_ids": torch.arange(rows.shape[1])[None]}
 
