@@ -29,6 +29,7 @@ from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
 from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
+from patchwork.packing.masks import is_prepared
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.resolution import describes_nothing, resolve
@@ -154,7 +155,8 @@ def _head(owner: type, original: Forward) -> Forward:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         flag = self.__dict__.get(FLAG)
-        told = None if flag is None or flag.role != "head" or describes_nothing(arguments) else arguments
+        prepared = not torch.compiler.is_compiling()  # compiled, only a recurrent backbone leaves its graph for such a mask
+        told = None if flag is None or flag.role != "head" or describes_nothing(arguments, prepared) else arguments
         if told is None and AMBIENT.told is None:
             return original(self, *args, **kwargs)
         if told is not None:
@@ -177,7 +179,7 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             return _unscoped(original, self, *args, **kwargs)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         heard = _heard(arguments)
-        boundaries = None if describes_nothing(heard) else resolve(heard, recurrent=family.recurrent)
+        boundaries = None if describes_nothing(heard, family.recurrent) else resolve(heard, family.recurrent)
         if boundaries is None:
             if told.under_way:
                 told.refuse_forgotten(arguments)
@@ -266,10 +268,10 @@ def _made_by_the_head(mask: Any, told: Mapping[str, Any]) -> bool:
     # Types of tokens mark images that are embedded already, or a prefix that is seen in both directions.
     types = [value for name, value in told.items() if name.endswith("token_type_ids") and isinstance(value, torch.Tensor)]
     beside_text = beside_text or any(bool(value.any()) for value in types)
-    return not _plain(mask) and _plain(told.get("attention_mask")) and not beside_text
+    return is_prepared(mask) and not is_prepared(told.get("attention_mask")) and not beside_text
 
 
-_DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask", "labels")
+_DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask", "labels", "logits_to_keep")
 
 
 def _why_not_packed(owner: type, family: Family, backbone: Any, arguments: dict[str, Any]) -> str:
@@ -379,12 +381,13 @@ def _guarded(owner: type, original: Forward) -> Forward:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         flag = self.__dict__.get(FLAG)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        if flag is not None and flag.role == "guard" and not describes_nothing(arguments):
+        if flag is not None and flag.role == "guard" and not describes_nothing(arguments, recurrent=False, known=False):
             # A mask that the caller prepared does not speak for mixers that nobody knows. With nothing but positions
             # beside it, though, it is how generation calls a model on a left-padded batch.
-            if not _plain(arguments.get("attention_mask")) and not describes_nothing({**arguments, "position_ids": None}):
+            bare = {**arguments, "position_ids": None}
+            if is_prepared(arguments.get("attention_mask")) and not describes_nothing(bare, recurrent=False, known=False):
                 arguments.pop("attention_mask")
-            boundaries = resolve(arguments, recurrent=False)
+            boundaries = resolve(arguments, recurrent=False, known=False)
             if boundaries is not None and boundaries.packed:
                 raise IsolationError(
                     f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
@@ -393,7 +396,3 @@ def _guarded(owner: type, original: Forward) -> Forward:
         return original(self, *args, **kwargs)
 
     return tagged(forward, "guard")
-
-
-def _plain(mask: Any) -> bool:
-    return mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)
