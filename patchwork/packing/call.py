@@ -34,7 +34,7 @@ class Cache:
 
     Attributes:
         name: of its argument; None without one.
-        past: tokens that it holds; None where it cannot say, as a cache of nothing but recurrent states.
+        past: tokens that it holds; None without one, and for one that cannot say: of nothing but recurrent states.
         in_use: whether it holds any; one that cannot say counts as in use.
         paged: whether it is the cache of continuous batching, whose own boundaries keep rows apart.
     """
@@ -46,7 +46,7 @@ class Cache:
         lengths = [_length(cache) for _, cache in given]
         self.in_use = any(length != 0 for length in lengths)
         known = [length for length in lengths if length is not None]
-        self.past = None if given and not known else max(known, default=0)
+        self.past = max(known, default=None)
 
 
 def _length(cache: Any) -> int | None:

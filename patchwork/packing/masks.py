@@ -50,6 +50,14 @@ def may_describe(arguments: Mapping[str, Any], recurrent: bool, known: bool) -> 
     return False
 
 
+def without_numbers(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of one document a row, with a mask of 0 and 1: some mixers multiply by its values."""
+    mask = arguments.get("attention_mask")
+    if is_prepared(mask) or mask is None or mask.dtype not in _INTEGERS:
+        return arguments
+    return {**arguments, "attention_mask": mask.clamp(max=1)}
+
+
 def _numbered(mask: torch.Tensor, known: bool) -> torch.Tensor:
     """Whether a mask (B, S) holds numbers above 1. In a model that is not ``known``, numbers that fall along the row are
     something else, such as Longformer's 2 for tokens that see all others."""

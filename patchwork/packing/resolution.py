@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from patchwork.packing.arguments import EXPLICIT, LIMITS
 from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
 from patchwork.packing.call import Cache, Tokens, tokens_of
-from patchwork.packing.masks import CallMask, may_describe
+from patchwork.packing.masks import CallMask, is_prepared, may_describe
 from patchwork.packing.positions import Positions
 
 # Not in torch 2.6, where an export without fake tensors cannot be told from a compile.
@@ -80,6 +80,18 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True, known: bool = 
     found = _found(arguments, explicit, positions, mask, cache)
     if found is not None:  # read here, where nothing is traced: compiled code then knows tensors, not the lengths of one row
         _ = found.packed, found.seq_idx, found.position_ids
+    return found
+
+
+def resolve_unknown(arguments: Mapping[str, Any]) -> Boundaries | None:
+    """The boundaries that a call of a model of no known family carries, which has to be refused then; raises as ``resolve``.
+
+    A prepared mask cannot protect mixers that nobody knows. Beside positions alone, though, generation hands one over.
+    """
+    explicit = any(not _empty(arguments.get(name)) for name in EXPLICIT)
+    if explicit and is_prepared(arguments.get("attention_mask")):
+        arguments = {**arguments, "attention_mask": None}
+    found: Boundaries | None = resolve(arguments, recurrent=False, known=False)
     return found
 
 

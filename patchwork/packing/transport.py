@@ -29,10 +29,10 @@ from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
 from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
-from patchwork.packing.masks import is_prepared
+from patchwork.packing.masks import is_prepared, without_numbers
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
-from patchwork.packing.resolution import describes_nothing, resolve
+from patchwork.packing.resolution import describes_nothing, resolve, resolve_unknown
 from patchwork.packing.switches import hybrid_packing
 from patchwork.packing.unpadding import take_out
 
@@ -155,16 +155,21 @@ def _head(owner: type, original: Forward) -> Forward:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         flag = self.__dict__.get(FLAG)
-        prepared = not torch.compiler.is_compiling()  # compiled, only a recurrent backbone leaves its graph for such a mask
-        told = None if flag is None or flag.role != "head" or describes_nothing(arguments, prepared) else arguments
+        beside = not torch.compiler.is_compiling()  # compiled, only a recurrent backbone leaves its graph for a prepared mask
+        told = None if flag is None or flag.role != "head" or describes_nothing(arguments, beside) else arguments
         if told is None and AMBIENT.told is None:
             return original(self, *args, **kwargs)
         if told is not None:
             _refuse_what_stands_beside(self, told)
-        with telling(told):
+        with telling(told and _with_logits_to_keep(told)):
             return original(self, *args, **kwargs)
 
     return tagged(forward, "head")
+
+
+def _with_logits_to_keep(arguments: dict[str, Any]) -> dict[str, Any]:
+    """With those of the model around this one, which hands them on to none inside of it."""
+    return {"logits_to_keep": (AMBIENT.told or {}).get("logits_to_keep"), **arguments}
 
 
 def _backbone(owner: type, original: Forward, family: Family) -> Forward:
@@ -196,7 +201,8 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             # Causal layers need no help with one document a row, and generation its cache. Recurrent ones of newer
             # releases refuse descriptions of documents where they have no kernel for them.
             dropped = BOUNDARIES if family.recurrent else ()
-            return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
+            left = {name: value for name, value in arguments.items() if name not in dropped}
+            return _unscoped(original, self, **without_numbers(left))
         if reason := _why_not_packed(owner, family, self, arguments):
             raise IsolationError(reason)
         if backbone_family(self) is not None:
@@ -218,8 +224,6 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
 
 
 # What was put in since a model was isolated. Not traced: they read the model, not tensors.
-
-
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _refuse_strangers(backbone: Any, family: Family) -> None:
     refuse_strangers(backbone, family)
@@ -381,18 +385,16 @@ def _guarded(owner: type, original: Forward) -> Forward:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         flag = self.__dict__.get(FLAG)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        if flag is not None and flag.role == "guard" and not describes_nothing(arguments, recurrent=False, known=False):
-            # A mask that the caller prepared does not speak for mixers that nobody knows. With nothing but positions
-            # beside it, though, it is how generation calls a model on a left-padded batch.
-            bare = {**arguments, "position_ids": None}
-            if is_prepared(arguments.get("attention_mask")) and not describes_nothing(bare, recurrent=False, known=False):
-                arguments.pop("attention_mask")
-            boundaries = resolve(arguments, recurrent=False, known=False)
-            if boundaries is not None and boundaries.packed:
-                raise IsolationError(
-                    f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
-                    "Train it on padded batches (packing=False)"
-                )
-        return original(self, *args, **kwargs)
+        if flag is None or flag.role != "guard" or describes_nothing(arguments, recurrent=False, known=False):
+            return original(self, *args, **kwargs)
+        arguments = _with_logits_to_keep(arguments)
+        boundaries = resolve_unknown(arguments)
+        if boundaries is not None and boundaries.packed:
+            raise IsolationError(
+                f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
+                "Train it on padded batches (packing=False)"
+            )
+        with telling(arguments):
+            return original(self, *args, **kwargs)
 
     return tagged(forward, "guard")
