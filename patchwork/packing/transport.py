@@ -28,7 +28,7 @@ from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
-from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
+from patchwork.packing.flags import FLAG, KEYWORD, TREES, UNPADS, Flag, Forward, flag_of, flash, implementation_of, tagged
 from patchwork.packing.masks import is_prepared, without_numbers
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
@@ -118,7 +118,7 @@ def _receiver(owner: type, original: Forward) -> Forward:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         boundaries = kwargs.pop(KEYWORD, None)
         ambient = packed_scope()
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         if flag is None or (boundaries is None and ambient is None):
             return original(self, *args, **kwargs)
         if boundaries is None:
@@ -154,7 +154,7 @@ def _head(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         beside = not torch.compiler.is_compiling()  # compiled, only a recurrent backbone leaves its graph for a prepared mask
         told = None if flag is None or flag.role != "head" or describes_nothing(arguments, beside) else arguments
         if told is None and AMBIENT.told is None:
@@ -179,7 +179,7 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         if flag is None or flag.role != "backbone" or (not family.recurrent and implementation_of(self) == TREES):
             return _unscoped(original, self, *args, **kwargs)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -383,7 +383,7 @@ def _guarded(owner: type, original: Forward) -> Forward:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         if flag is None or flag.role != "guard" or describes_nothing(arguments, recurrent=False, known=False):
             return original(self, *args, **kwargs)
