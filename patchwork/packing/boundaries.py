@@ -94,7 +94,7 @@ class Boundaries:
     def from_seq_idx(cls, seq_idx: Any, device: Device = None) -> Boundaries:
         """From document numbers per token, ``(S,)`` or ``(B, S)``: within a row they stay or go up by 1.
 
-        A tail that is numbered cannot be told from a document, so it is one here.
+        A tail that is numbered cannot be told from a document, so it is one here; ``without_padding`` leaves it out.
         """
         grid = _grid("seq_idx", seq_idx)
         steps = grid.diff(dim=1)
@@ -113,7 +113,8 @@ class Boundaries:
         """From positions per token, ``(S,)``, ``(B, S)`` or MRoPE's ``(4, B, S)`` with the text plane first.
 
         A document starts wherever the position does not go up by exactly 1. Three-plane MRoPE ids are refused: image
-        patches repeat and jump there, so they do not say where a document starts.
+        patches repeat and jump there, so they do not say where a document starts. A tail that counts from 0 cannot be told from a
+        document, nor one of zeros from documents of one token; ``without_padding`` leaves them out.
         """
         if getattr(position_ids, "ndim", None) == 3:
             if position_ids.shape[0] != 4:
