@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 import tiny
@@ -221,7 +222,12 @@ def test_masks_that_keep_no_documents_apart_are_those_of_stock(name, ordinary):
         tokens = CASE.tokens.expand(given.shape[0], -1)
         for positions in (None, torch.arange(21)[None]):
             arguments = {"attention_mask": given, "position_ids": positions}
-            expected = logits(stock(name), tokens, **arguments)
+            try:
+                expected = logits(stock(name), tokens, **arguments)
+            except RuntimeError as error:  # a mixer that multiplies by its mask, in some releases
+                with pytest.raises(RuntimeError, match=re.escape(str(error))):
+                    logits(isolated(name), tokens, **arguments)
+                continue
             assert torch.equal(logits(isolated(name), tokens, **arguments).nan_to_num(), expected.nan_to_num())
 
 
