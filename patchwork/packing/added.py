@@ -51,10 +51,10 @@ def refuse_adapters(model: Any, call: Mapping[str, Any]) -> None:
     them; and an error further inside would leave PEFT's hooks for this call on the layers.
     """
     arguments = {**call, **call.get("kwargs", {})}
-    if describes_nothing(arguments):
+    if describes_nothing(arguments, recurrent=False, known=False):
         return
     if reason := NAMES if arguments.get("adapter_names") is not None else adapters_reason(model):
-        found = resolve(arguments, recurrent=False)
+        found = resolve(arguments, recurrent=False, known=False)
         if found is not None and found.packed:
             raise IsolationError(f"a packed row of {found.num_documents} documents reached {type(model).__name__}: {reason}")
 

@@ -94,7 +94,7 @@ class Boundaries:
     def from_seq_idx(cls, seq_idx: Any, device: Device = None) -> Boundaries:
         """From document numbers per token, ``(S,)`` or ``(B, S)``: within a row they stay or go up by 1.
 
-        A tail that is numbered cannot be told from a document, so it is one here.
+        A tail that is numbered cannot be told from a document, so it is one here; ``without_padding`` leaves it out.
         """
         grid = _grid("seq_idx", seq_idx)
         steps = grid.diff(dim=1)
@@ -113,7 +113,8 @@ class Boundaries:
         """From positions per token, ``(S,)``, ``(B, S)`` or MRoPE's ``(4, B, S)`` with the text plane first.
 
         A document starts wherever the position does not go up by exactly 1. Three-plane MRoPE ids are refused: image
-        patches repeat and jump there, so they do not say where a document starts.
+        patches repeat and jump there, so they do not say where a document starts. A tail that counts from 0 cannot be told from a
+        document, nor one of zeros from documents of one token; ``without_padding`` leaves them out.
         """
         if getattr(position_ids, "ndim", None) == 3:
             if position_ids.shape[0] != 4:
@@ -127,7 +128,10 @@ class Boundaries:
 
     @classmethod
     def from_indexed_mask(cls, mask: Any, device: Device = None) -> Boundaries:
-        """From a mask that numbers documents 1, 2, 3 … and padding 0, the zeros at the end of each row."""
+        """From a mask that numbers documents, such as 1, 1, 2, 2, 2, 0: the zeros are padding, at the end of each row.
+
+        Within a row the numbers go up by 1. A row may begin with any, as one does that goes on counting from the row before.
+        """
         grid = _grid("mask", mask)
         valid = (grid != 0).sum(dim=1)
         tail = torch.arange(grid.shape[1]) >= valid[:, None]
@@ -136,8 +140,8 @@ class Boundaries:
         rows = []
         for number, (row, length) in enumerate(zip(grid, valid.tolist(), strict=True)):
             values, counts = torch.unique_consecutive(row[:length], return_counts=True)
-            if values.tolist() != list(range(1, len(values) + 1)):
-                raise BoundariesError(f"mask row {number} numbers its documents {values.tolist()}, not 1, 2, 3 …")
+            if bool((values.diff() != 1).any()) or bool((values < 0).any()):
+                raise BoundariesError(f"mask row {number} numbers its documents {values.tolist()[:8]}, not 1, 2, 3 …")
             rows.append(counts.tolist())
         return cls._checked("mask", rows, grid.shape[1], _device(device, mask))
 
@@ -189,6 +193,17 @@ class Boundaries:
     def num_documents(self) -> int:
         """Documents in all rows, padding left out."""
         return sum(map(len, self.rows))
+
+    def without_padding(self, kept: Sequence[int]) -> Boundaries:
+        """The documents that begin within the first ``kept`` tokens of each row; those behind become its tail.
+
+        So padding that was numbered as a document counts as none, where a mask shows that it is padding.
+        """
+        rows = []
+        for row, length in zip(self.rows, kept, strict=True):
+            begins = accumulate(row, initial=0)
+            rows.append(tuple(document for document, begin in zip(row, begins, strict=False) if begin < length))
+        return self if tuple(rows) == self.rows else Boundaries(tuple(rows), self.row_length, self.device)
 
     @cached_property
     def packed(self) -> bool:

@@ -47,6 +47,16 @@ def _arrived(*fields: Any) -> Flag:
     return flag
 
 
+def flag_of(module: Any) -> Flag | None:
+    """The flag of a module; None without one.
+
+    By getattr: torch.compile checks that again, but not a lookup in ``__dict__``, and would run the code that it compiled for a
+    model without flags in one that has them.
+    """
+    found: Flag | None = getattr(module, FLAG, None)
+    return found
+
+
 def tagged(wrapper: Any, role: str) -> Forward:
     """A wrapper on a class, with the role that it has there."""
     # wraps() has copied the dictionary of the function below, other roles on the same class included.

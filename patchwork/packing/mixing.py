@@ -14,7 +14,7 @@ from patchwork.packing.arguments import CACHES
 from patchwork.packing.batching import chunk_length, side_by_side
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import released, written
-from patchwork.packing.flags import FLAG, Forward, tagged
+from patchwork.packing.flags import FLAG, Forward, flag_of, tagged
 from patchwork.packing.handshake import confirm
 from patchwork.packing.kernels import arguments_for, closed_here, gap, resets
 from patchwork.packing.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
@@ -37,7 +37,7 @@ def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
             if unscoped():
                 refuse_recompute(self)
             return original(self, *args, **kwargs)
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         if flag is None:
             raise IsolationError(
                 f"a {owner.__name__} that is not isolated was called in a packed call: it was put into the model after "

@@ -28,11 +28,12 @@ from patchwork.packing.attention import open_doors
 from patchwork.packing.batches import STEP, refuse_lost
 from patchwork.packing.boundaries import Boundaries, IsolationError
 from patchwork.packing.families import Family
-from patchwork.packing.flags import FLAG, TREES, UNPADS, Flag, Forward, flash, implementation_of, tagged
+from patchwork.packing.flags import FLAG, TREES, UNPADS, Flag, Forward, flag_of, flash, implementation_of, tagged
+from patchwork.packing.masks import is_prepared, without_numbers
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
 from patchwork.packing.recompute import carry, refuse_recompute, unscoped, watch
-from patchwork.packing.resolution import describes_nothing, resolve
+from patchwork.packing.resolution import describes_nothing, resolve, resolve_unknown
 from patchwork.packing.switches import hybrid_packing
 from patchwork.packing.unpadding import take_out
 
@@ -86,7 +87,7 @@ def _layer(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         outer = packed_scope()
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         if flag is None or outer is None:
             if flag is not None and unscoped():
                 refuse_recompute(self)
@@ -118,20 +119,26 @@ def _head(owner: type, original: Forward) -> Forward:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        flag = self.__dict__.get(FLAG)
-        told = None if flag is None or flag.role != "head" or describes_nothing(arguments) else arguments
+        flag = flag_of(self)
+        beside = not torch.compiler.is_compiling()  # compiled, only a recurrent backbone leaves its graph for a prepared mask
+        told = None if flag is None or flag.role != "head" or describes_nothing(arguments, beside) else arguments
         if told is None and AMBIENT.told is None:
             return original(self, *args, **kwargs)
         if told is not None:
             refuse_added_beside(self, told)
         AMBIENT.detached = False
-        with telling(told):
+        with telling(told and _with_logits_to_keep(told)):
             output = original(self, *args, **kwargs)
         if AMBIENT.detached:
             watch(self, output, detached=True)
         return output
 
     return tagged(forward, "head")
+
+
+def _with_logits_to_keep(arguments: dict[str, Any]) -> dict[str, Any]:
+    """With those of the model around this one, which hands them on to none inside of it."""
+    return {"logits_to_keep": (AMBIENT.told or {}).get("logits_to_keep"), **arguments}
 
 
 def _backbone(owner: type, original: Forward, family: Family) -> Forward:
@@ -141,12 +148,12 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         if flag is None or flag.role != "backbone" or (not family.recurrent and implementation_of(self) == TREES):
             return _unscoped(original, self, *args, **kwargs)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         heard = _heard(arguments)
-        boundaries = None if describes_nothing(heard) else resolve(heard, recurrent=family.recurrent)
+        boundaries = None if describes_nothing(heard, family.recurrent) else resolve(heard, family.recurrent)
         if boundaries is None:
             if STEP.described:
                 refuse_lost(self, arguments)
@@ -163,7 +170,8 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
             # Causal layers need no help with one document a row, and generation its cache. Recurrent ones of newer
             # releases refuse descriptions of documents where they have no kernel for them.
             dropped = BOUNDARIES if family.recurrent else ()
-            return _unscoped(original, self, **{name: value for name, value in arguments.items() if name not in dropped})
+            left = {name: value for name, value in arguments.items() if name not in dropped}
+            return _unscoped(original, self, **without_numbers(left))
         if reason := _why_not_packed(owner, family, self, arguments):
             raise IsolationError(reason)
         if backbone_family(self) is not None:
@@ -217,10 +225,10 @@ def _made_by_the_head(mask: Any, told: Mapping[str, Any]) -> bool:
     # Types of tokens mark images that are embedded already, or a prefix that is seen in both directions.
     types = [value for name, value in told.items() if name.endswith("token_type_ids") and isinstance(value, torch.Tensor)]
     beside_text = beside_text or any(bool(value.any()) for value in types)
-    return not _plain(mask) and _plain(told.get("attention_mask")) and not beside_text
+    return is_prepared(mask) and not is_prepared(told.get("attention_mask")) and not beside_text
 
 
-_DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask", "labels")
+_DESCRIBING = (*BOUNDARIES, "position_ids", "attention_mask", "labels", "logits_to_keep")
 
 
 def _why_not_packed(owner: type, family: Family, backbone: Any, arguments: dict[str, Any]) -> str:
@@ -312,23 +320,18 @@ def _guarded(owner: type, original: Forward) -> Forward:
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        flag = self.__dict__.get(FLAG)
+        flag = flag_of(self)
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-        if flag is not None and flag.role == "guard" and not describes_nothing(arguments):
-            # A mask that the caller prepared does not speak for mixers that nobody knows. With nothing but positions
-            # beside it, though, it is how generation calls a model on a left-padded batch.
-            if not _plain(arguments.get("attention_mask")) and not describes_nothing({**arguments, "position_ids": None}):
-                arguments.pop("attention_mask")
-            boundaries = resolve(arguments, recurrent=False)
-            if boundaries is not None and boundaries.packed:
-                raise IsolationError(
-                    f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
-                    "Train it on padded batches (packing=False)"
-                )
-        return original(self, *args, **kwargs)
+        if flag is None or flag.role != "guard" or describes_nothing(arguments, recurrent=False, known=False):
+            return original(self, *args, **kwargs)
+        arguments = _with_logits_to_keep(arguments)
+        boundaries = resolve_unknown(arguments)
+        if boundaries is not None and boundaries.packed:
+            raise IsolationError(
+                f"a row of {boundaries.num_documents} documents reached {owner.__name__}: {flag.reason}. "
+                "Train it on padded batches (packing=False)"
+            )
+        with telling(arguments):
+            return original(self, *args, **kwargs)
 
     return tagged(forward, "guard")
-
-
-def _plain(mask: Any) -> bool:
-    return mask is None or (isinstance(mask, torch.Tensor) and mask.ndim == 2)

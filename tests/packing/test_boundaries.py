@@ -76,6 +76,22 @@ def test_an_indexed_mask():
         Boundaries.from_indexed_mask([1, 3, 3])
 
 
+def test_an_indexed_mask_may_begin_with_any_number():
+    assert Boundaries.from_indexed_mask([[1, 2, 2, 2], [3, 3, 4, 0], [5, 5, 5, 5]]).rows == ((1, 3), (2, 1), (4,))
+    for wrong in ([3, 3, 5], [2, 2, 1], [-1, -1, 1]):
+        with pytest.raises(BoundariesError, match="numbers its documents"):
+            Boundaries.from_indexed_mask(wrong)
+
+
+def test_documents_that_are_padding_become_the_tail():
+    made = Boundaries.from_cu_seqlens([0, 3, 5, 8, 13, 16], row_length=8)
+    assert made.without_padding([8, 8]) is made
+    assert made.without_padding([5, 5]).rows == ((3, 2), (5,))
+    assert made.without_padding([5, 5]).cu_seqlens.tolist() == [0, 3, 5, 8, 13, 16]
+    assert not made.without_padding([3, 0]).packed
+    assert made.without_padding([4, 8]).rows == ((3, 2), (5, 3)), "a document that padding begins in stays"
+
+
 @pytest.mark.parametrize(
     "lengths",
     [

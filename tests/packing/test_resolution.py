@@ -281,6 +281,89 @@ def test_prepared_masks_with_a_cache_in_use():
         lengths(position_ids=RESTART, **prepared)
 
 
+@pytest.mark.parametrize("cache", [Cache(4), Uncounted(), Cache(0), None])
+def test_the_last_columns_of_a_mask_are_those_of_the_call(cache):
+    """Three tokens behind four; only with a count of none held are the first columns theirs."""
+    mask = torch.tensor([[0, 0, 0, 0, 0, 1, 1]])
+    arguments = {"input_ids": IDS[:, :3], "attention_mask": mask, "past_key_values": cache}
+    ordinary = {**arguments, "position_ids": torch.tensor([[0, 0, 1]])}
+    if cache is None or cache.__dict__.get("length") != 0:
+        assert resolve(ordinary) is None
+    packed = {**arguments, "position_ids": torch.tensor([[0, 0, 0]]), "attention_mask": torch.ones(1, 7)}
+    if cache is not None:
+        with pytest.raises(IsolationError, match="cache"):
+            resolve(packed)
+
+
+# ---- generation --------------------------------------------------------------------------------------------------
+
+
+def test_positions_that_go_on_from_padding_are_generations_where_it_asks_for_logits():
+    mask, ids = [1, 1, 1, 1, 0, 0, 1], [0, 1, 2, 3, 0, 0, 1]
+    with torch.no_grad():
+        assert padded([mask], [ids], logits_to_keep=1) is None
+        assert padded([mask, [1] * 7], [ids, [*range(7)]], logits_to_keep=3) is None
+        assert padded([mask], [[ids]] * 3, logits_to_keep=1) is None
+        for more in ({}, {"logits_to_keep": 0}, {"logits_to_keep": torch.tensor([1])}):
+            with pytest.raises(IsolationError, match="padding last"):
+                padded([mask], [ids], **more)
+        for packed in ([0, 1, 2, 3, 0, 0, 0], [0, 1, 0, 1, 0, 0, 1], [0, 1, 2, 3, 0, 0, 2]):
+            with pytest.raises(IsolationError, match="padding last"):
+                padded([mask], [packed], logits_to_keep=1)
+        with pytest.raises(IsolationError, match="padding last"):
+            padded([mask], [ids], logits_to_keep=1, seq_idx=torch.tensor([[0, 0, 0, 0, 1, 1, 1]]))
+    with pytest.raises(IsolationError, match="padding last"):
+        padded([mask], [ids], logits_to_keep=1)
+
+
+# ---- masks that number documents ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "rows"),
+    [
+        ([[1, 1, 1, 2, 2, 2, 2, 2]], ((3, 5),)),
+        ([[1, 1, 1, 2, 2, 0, 0, 0]], ((3, 2),)),
+        ([[4, 4, 4, 5, 5, 6, 6, 6]], ((3, 2, 3),)),
+        ([[1, 1, 1, 2, 2, 2, 2, 2], [3, 3, 3, 3, 3, 3, 0, 0]], ((3, 5), (6,))),
+    ],
+)
+def test_numbers_above_one_are_documents(mask, rows):
+    ids = IDS.expand(len(mask), -1)
+    for known in (True, False):
+        found = resolve({"input_ids": ids, "attention_mask": torch.tensor(mask)}, recurrent=False, known=known)
+        assert found.rows == rows
+    assert not describes_nothing({"input_ids": ids, "attention_mask": torch.tensor(mask)})
+
+
+def test_numbers_are_documents_by_their_type_and_fall_in_no_known_model():
+    mask = torch.tensor([[2, 1, 1, 1, 1, 0, 0, 0]])
+    assert resolve({"input_ids": IDS, "attention_mask": mask}, recurrent=False, known=False) is None
+    with pytest.raises(BoundariesError, match=r"\[2, 1\], not 1, 2, 3"):
+        resolve({"input_ids": IDS, "attention_mask": mask}, recurrent=False)
+    for other in (mask.bool(), mask.float()):
+        assert describes_nothing({"input_ids": IDS, "attention_mask": other})
+        assert resolve({"input_ids": IDS, "attention_mask": other}) is None
+    assert describes_nothing({"input_ids": IDS[:, :1], "attention_mask": mask})
+
+
+# ---- padding that was numbered as a document ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["seq_idx", "cu_seq_lens_q", "position_ids"])
+def test_a_tail_that_the_mask_shows_is_no_document(given):
+    made = Boundaries.from_seq_lens([5], total=8).model_kwargs()
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 0, 0]])
+    found = resolve({"input_ids": IDS, "attention_mask": mask, given: made[given]})
+    assert found is None or (found.rows, found.packed) == (((5,),), False)
+    shown = resolve({"input_ids": IDS, given: made[given]})
+    assert shown.rows == ((5, 3),), "without the mask nothing shows that it is padding"
+    with_zeros = {"seq_idx": made["seq_idx"], "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 0, 0]])}
+    assert resolve({"input_ids": IDS, **with_zeros}).rows == ((5,),)
+    several = {"cu_seq_lens_q": [0, 3, 5, 8], "attention_mask": mask}
+    assert resolve({"input_ids": IDS, **several}).rows == ((3, 2),)
+
+
 # ---- runs on shapes ---------------------------------------------------------------------------------------------
 
 
