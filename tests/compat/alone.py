@@ -122,12 +122,11 @@ class Result(NamedTuple):
 
     outputs: list[torch.Tensor]
     gradients: dict[str, torch.Tensor]
+    limits = (LOGITS, GRADIENTS)  # no field: how far rounding may move them, relative to their size
 
 
 class Reference(Result):
-    """The same of documents alone. ``limits``: how far rounding may move outputs and gradients, relative to their size."""
-
-    limits: tuple[float, float] = (LOGITS, GRADIENTS)
+    """The same of documents alone, with ``limits`` of its own."""
 
 
 @functools.cache
