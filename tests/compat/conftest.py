@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import patchwork
 
 sys.path.insert(0, str(Path(__file__).parent))
-# The models are tiny: a second thread makes them slower, and the order of sums, so the last digits, depend on the machine.
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

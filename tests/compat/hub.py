@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -59,14 +60,17 @@ class Hub:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._handler, self._port = Handler, 0
+        self._handler = Handler
+        # Bound all the time, never listening: while the Hub is closed nobody else can get its port.
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", 0))
         self.open()
 
     def open(self) -> None:
         """Serves, again at the same port after ``close``."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
-        self._port = self._server.server_port
-        self.endpoint = f"http://127.0.0.1:{self._port}"
+        self._server = ThreadingHTTPServer(self._held.getsockname(), self._handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def add(self, name: str, files: dict[str, Any], revision: str = "main", **rules: Any) -> str:
@@ -131,7 +135,8 @@ class Asker:
     def __init__(self, endpoint: str, home: Path, **environment: str) -> None:
         settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))}
         settings |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", "NO_PROXY": "127.0.0.1"}
-        settings |= {"OMP_NUM_THREADS": "1", **environment}
+        # An answer from the loopback comes, however late the server's thread gets its turn.
+        settings |= {"HF_HUB_ETAG_TIMEOUT": "300", "HF_HUB_DOWNLOAD_TIMEOUT": "300", **environment}
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings
         )
@@ -153,7 +158,7 @@ class Asker:
         return answer
 
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate()
 
 
 def main() -> None:

@@ -225,7 +225,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pool = ProcessPoolExecutor(1, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+        self.pool = ProcessPoolExecutor(1, mp_context=context)
         self.pool.submit(int)  # its imports take a while
 
     def alone(

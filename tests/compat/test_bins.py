@@ -28,7 +28,7 @@ def dataset_of(documents):
 
 
 @given(DOCUMENTS, st.integers(1, 7), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_wrapped_rows_are_the_stream_cut_at_documents_and_rows(documents, width, data):
     table = pa.table(
         {"input_ids": pa.array(documents, pa.list_(pa.int64())), "labels": pa.array(documents, pa.list_(pa.int32()))}

@@ -17,6 +17,7 @@ import doubles
 import pytest
 import tiny
 import torch
+from alone import limit
 from doubles.inputs import BY_LENGTH, BY_ROW, KERNELS, Tensors, conv_inputs, delta_inputs, random, split_inputs
 from doubles.models import EVERY_KERNEL_ALONE, MODELS, SMALL, build
 
@@ -25,7 +26,7 @@ from patchwork.packing import Boundaries
 
 LENGTHS = (5, 9, 1, 8)
 LONG = 70  # more than a chunk of the torch rules
-CLOSE = 1e-4  # relative to the largest value of the reference
+CLOSE = 1e-4  # relative to the largest value of the reference; rounding moves a kernel by 4e-6, a leak by 100 times the limit
 
 
 @pytest.fixture
@@ -332,9 +333,9 @@ def model_results(model: torch.nn.Module, training: bool, **arguments: Any) -> T
     return {**tiny.gradients(model, loss), "output": output[0].detach()}
 
 
-def assert_same_model(ours: Tensors, theirs: Tensors) -> None:
-    assert differences({"": ours["output"]}, {"": theirs["output"]})[""] < CLOSE
-    assert tiny.worst_difference(ours, theirs) < CLOSE
+def model_differences(ours: Tensors, theirs: Tensors) -> tuple[float, float]:
+    """Of the logits, and of the gradients."""
+    return differences({"": ours["output"]}, {"": theirs["output"]})[""], tiny.worst_difference(ours, theirs)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
@@ -344,11 +345,13 @@ def test_a_model_on_the_doubles_equals_the_model_on_torch(monkeypatch, install, 
     model = build(name)
     doubles.use(monkeypatch, model)
     expected = model_results(model, training)
+    moved = model_differences(model_results(tiny.nudged(model), training), expected)
     install()
     doubles.use(monkeypatch, model)
     found = model_results(model, training)
     assert {kernel for kernel, _ in doubles.calls()} == set(MODELS[name][2 if training else 3])
-    assert_same_model(found, expected)
+    for difference, by_rounding in zip(model_differences(found, expected), moved, strict=True):
+        assert difference < limit(CLOSE, by_rounding)
 
 
 def mixer_of(model: torch.nn.Module, name: str) -> Any:

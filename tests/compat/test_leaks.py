@@ -14,6 +14,8 @@ import torch
 from patchwork.packing import BoundariesError, isolate, mixing, probe
 from patchwork.packing.batching import side_by_side
 
+ROUNDING = 1e-4  # as `probe` has it for float32: ten times and more what is measured here, a thousandth of what leaks here
+
 
 @pytest.fixture(scope="module")
 def stock():
@@ -31,7 +33,7 @@ def test_a_stock_model_fails_and_an_isolated_one_passes(stock, isolated):
     before, after = probe(stock), probe(isolated)
     assert not before.passed
     assert after.passed
-    assert before.worst > 0.1 > 1e-5 > after.worst
+    assert before.worst > 0.1 > ROUNDING > after.worst
     assert after.control.worst > 0.1
     assert after.control_backward.worst > 0.1
 
@@ -43,14 +45,14 @@ def test_the_matrix_shows_who_reaches_whom(stock, isolated):
         for reached in range(3):
             assert (leaking[source][reached] > 1e-3) == (source < reached)
     tight = probe(isolated, (7, 5, 9)).matrix
-    assert max(max(row) for row in tight) < 1e-5
+    assert max(max(row) for row in tight) < ROUNDING
 
 
 def test_gradients_name_the_worst_parameter(stock):
     report = probe(stock, (4, 6))
     assert report.backward.parameter in dict(stock.named_parameters())
     assert report.backward.worst > 0.01
-    assert report.forward.by_document[0] < 1e-5 < report.forward.by_document[1]
+    assert report.forward.by_document[0] < ROUNDING < report.forward.by_document[1]
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e-4])
@@ -66,7 +68,7 @@ def test_a_leak_that_hides_does_not_pass(scale):
     assert not leaking.passed
     isolate(faint)
     report = probe(faint)
-    assert report.worst < 1e-5
+    assert report.worst < ROUNDING
     assert not report.passed, "the control cannot see a leak, so nothing was shown"
 
 
@@ -102,8 +104,8 @@ def test_a_fault_of_the_backward_pass_alone_is_found_and_its_parameter_named(iso
     model.get_submodule(place).register_forward_hook(lambda module, inputs, output: MixesGradients.apply(output))
     report = probe(model)
     assert not report.passed
-    assert report.forward.worst < 1e-5
-    assert max(max(row) for row in report.matrix) < 1e-5
+    assert report.forward.worst < ROUNDING
+    assert max(max(row) for row in report.matrix) < ROUNDING
     assert report.backward.worst > 1e-3
     # What comes after the fault in the forward pass cannot be touched by it.
     assert report.backward.parameter in (parameters or dict(model.named_parameters()))
@@ -122,10 +124,10 @@ def test_mixers_that_ignore_boundaries_are_found(isolated, monkeypatch, faulty):
     monkeypatch.setattr(mixing, "side_by_side", some)
     report = probe(isolated, (7, 5, 9))
     assert not report.passed
-    assert report.forward.by_document[0] < 1e-5
+    assert report.forward.by_document[0] < ROUNDING
     assert min(report.forward.by_document[1:]) > report.noise
     for source, row in enumerate(report.matrix):
-        assert max(row[: source + 1]) < 1e-5, "no document reaches one before it"
+        assert max(row[: source + 1]) < ROUNDING, "no document reaches one before it"
         # One mixer's state may fade within the document between two others.
         assert all(value > report.noise for value in (row[source + 1 :] if len(faulty) == 3 else row[source + 1 : source + 2]))
 

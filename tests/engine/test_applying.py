@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Load = Callable[[str], types.ModuleType]
 ADD_ONE = required("return $X").replace("return $X + 1")
 LOST = required("return gone").replace("return 1")
+HANGS = 300  # seconds: a deadlock takes them, a loaded machine does not
 CORE = "def f(x):\n    return x\n\ndef g(x):\n    return x\n"
 
 
@@ -456,7 +457,7 @@ def in_threads(*actions: Callable[[], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(HANGS)
     assert not any(thread.is_alive() for thread in threads), "deadlock"
     assert ends == ["well"] * len(actions)
 
@@ -471,7 +472,7 @@ def test_apply_waits_for_an_import_that_another_thread_has_begun(lib: Library) -
     while "lib.core" not in sys.modules:
         time.sleep(0.001)
     assert states(patchwork.apply(lib.patch("f", ADD_ONE))) == {"own.patch": "applied"}
-    importer.join(20)
+    importer.join(HANGS)
     assert lib.load().f(1) == 2
 
 
@@ -498,13 +499,15 @@ def test_an_import_that_ends_while_a_second_apply_plans(lib: Library, monkeypatc
 
     def prepare_slowly(*arguments: object) -> object:
         importer.start()
+        while not hasattr(sys.modules.get("lib.late"), "f"):
+            time.sleep(0.001)
         time.sleep(0.2)  # by now the hook waits for the lock that this thread holds
         return prepare(*arguments)  # type: ignore[arg-type]
 
     importer = threading.Thread(target=lib.load, args=("lib.late",), daemon=True)
     monkeypatch.setattr(plan, "prepare", prepare_slowly)
     in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE, name="own.f"), late))
-    importer.join(20)
+    importer.join(HANGS)
     assert not importer.is_alive()
     assert states(patchwork.status()) == {"own.late": "applied", "own.f": "applied"}
     assert lib.load("lib.late").f(1) == 2
@@ -523,7 +526,7 @@ def test_an_import_begun_while_the_first_apply_plans_is_patched(lib: Library, mo
     importer = threading.Thread(target=lib.load, daemon=True)
     monkeypatch.setattr(plan, "prepare", prepare_slowly)
     in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE)))
-    importer.join(20)
+    importer.join(HANGS)
     assert not importer.is_alive()
     assert lib.load().f(1) == 2
     assert states(patchwork.status()) == {"own.patch": "applied"}
@@ -559,9 +562,9 @@ def test_an_import_that_has_asked_the_finders_when_the_hook_is_registered_is_pat
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[: at + 1], Finder, *sys.meta_path[at + 1 :]])
     importer = threading.Thread(target=lib.load, daemon=True)
     importer.start()
-    assert asked.wait(20)
+    assert asked.wait(HANGS)
     in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE)))
-    importer.join(20)
+    importer.join(HANGS)
     assert lib.load().f(1) == 2
     assert states(patchwork.status()) == {"own.patch": "applied"}
 

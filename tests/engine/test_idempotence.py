@@ -7,7 +7,7 @@ import re
 import textwrap
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patchwork import AnchorMissing, InvalidResult, Patch, at_start, optional, parameter, required, rewrite
@@ -94,7 +94,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS.keys())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(source=sources())
 def test_twice_is_as_once_and_bytes_outside_the_edit_stay(edits: list[object], source: bytes) -> None:
     patch = Patch(name="own.patch", target="lib.core:f", edits=edits)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def assert_kept(before: bytes, after: bytes) -> None:
     assert all(any(line in (found, found.rstrip(b"\r")) for found in lines) for line in kept)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(source=sources())
 def test_a_removal_is_made_once_or_refused(source: bytes) -> None:
     patch = Patch(name="own.patch", target="lib.core:f", edits=[required(HOLED).remove()])

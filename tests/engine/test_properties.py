@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, event, given, settings
+from hypothesis import Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
 import patchwork
@@ -416,7 +416,7 @@ def assert_lines_kept(before: bytes, after: bytes, may_change: set[int]) -> None
 PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, phases=PHASES)
+@settings(max_examples=150, derandomize=True, phases=PHASES)
 @given(made=modules(), data=st.data())
 def test_an_edit_is_made_once_and_changes_nothing_else(made: Made, data: st.DataObject) -> None:
     patch, wishes = patches(data.draw, made, "lib.core")
@@ -476,7 +476,7 @@ def parts(function: types.FunctionType) -> list[object]:
     return [function.__code__, function.__defaults__, *named, *named.values(), *(function.__closure__ or ())]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, phases=PHASES)
+@settings(max_examples=100, derandomize=True, phases=PHASES)
 @given(made=modules(), data=st.data())
 def test_a_patched_function_does_what_its_text_says_and_a_revert_gives_everything_back(
     made: Made, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -46,7 +46,7 @@ def alone(hidden, weight, table, boundaries):
     return torch.cat(rows, dim=1).view_as(hidden)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(1, 150), min_size=1, max_size=5), min_size=1, max_size=3),
     st.integers(0, 20),
@@ -106,7 +106,7 @@ def fewest_places(lengths, calls):
     return best[-1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(LENGTHS, st.sampled_from(CALLS))
 def test_no_mix_of_lengths_is_padded_by_more_than_a_quarter(lengths, call_cost):
     groups = group(lengths, call_cost)
@@ -114,7 +114,7 @@ def test_no_mix_of_lengths_is_padded_by_more_than_a_quarter(lengths, call_cost):
     assert places(lengths, groups) <= 1.25 * sum(lengths)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(LENGTHS, st.sampled_from(CALLS))
 def test_no_other_buckets_cost_less(lengths, call_cost):
     lengths = lengths[:40]
@@ -129,7 +129,7 @@ def test_no_other_buckets_cost_less(lengths, call_cost):
     assert cost == least(lengths, slope, call_cost)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(LENGTHS)
 def test_where_calls_are_dear_there_is_hardly_one_more_than_the_padding_allows(lengths):
     lengths = lengths[:40]
@@ -276,7 +276,7 @@ def causal_window(length, window, additive, batch, heads, generator):
     return bias.masked_fill(~seen, torch.finfo(torch.float64).min)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=5), min_size=1, max_size=3),
     st.integers(0, 5),

@@ -165,7 +165,7 @@ def test_cumulative_lengths_are_new_tensors_at_each_call():
     assert type(first["max_length_q"]) is int
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3),
     st.integers(0, 5),

@@ -147,7 +147,7 @@ def _in_thread(action: Callable[[], object]) -> threading.Thread:
 
 def _joined(threads: list[threading.Thread]) -> None:
     for thread in threads:
-        thread.join(20)
+        thread.join(300)  # only a deadlock takes as long, however loaded the machine
     if any(thread.is_alive() for thread in threads):
         raise AssertionError("deadlock")
 
