@@ -116,7 +116,8 @@ PATCHES = (
         versions={"trl": ">=0.22.2"},
         reason=(
             "Whether a model can be packed is asked before its data is prepared, of its name as it will be loaded and again of "
-            "the model. Packed rows of every strategy, `wrapped` and `bfd-requeue` too, are flattened with their boundaries."
+            "the model. The collator that the trainer makes flattens packed rows with their boundaries, of every strategy, and "
+            "also where only rows for evaluation are packed."
         ),
         edits=[
             at_start(
@@ -131,6 +132,9 @@ PATCHES = (
                 "self.padding_free = args.padding_free or args.packing"
             ),
             required('if args.packing and args.packing_strategy == "wrapped":\n    logger.warning($TEXT)').remove(),
+            required("data_collator = DataCollatorForLanguageModeling($$$HOW)").insert_after(
+                "data_collator._patchwork_of_trainer = True"
+            ),
         ],
     ),
     Patch(
@@ -198,9 +202,15 @@ PATCHES = (
         versions={"trl": ">=0.22.2"},
         reason="Packing packs once more what is packed already, and rows that say where documents begin in another way.",
         edits=[
-            at_start("from patchwork.packing.trainers import to_pack\ndataset, packing = to_pack(self, dataset, packing)"),
+            at_start(
+                "from patchwork.packing.bins import keeping_lengths\n"
+                "from patchwork.packing.trainers import to_pack\n"
+                "dataset, packing = to_pack(self, dataset, packing)"
+            ),
             # The packer of trl.data_utils, which keeps account of the tokens.
-            required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)"),
+            required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)").replace(
+                "keeping_lengths(pack_dataset)(dataset, args.max_length, args.packing_strategy, map_kwargs)"
+            ),
         ],
     ),
     *(

@@ -10,8 +10,11 @@ from patchwork.engine.patch import Case, Patch, every, optional, required
 # unsloth pastes this function into its own trainer and edits it there, line by line, at the uses and at the call that packs.
 _DEFINITION = "do_truncation = max_seq_length != 0"
 _DECIDE = """
+from patchwork.packing.bins import keeping_lengths
 from patchwork.packing.zoo import preparation
-packing, do_truncation = preparation(self, args, column_names, packing, max_seq_length, globals().get("pack_dataset"))
+pack_dataset = globals().get("pack_dataset")
+packing, do_truncation = preparation(self, args, column_names, packing, max_seq_length, pack_dataset)
+pack_dataset = keeping_lengths(pack_dataset)
 """
 _TELL = """
 from patchwork.packing.zoo import with_full_documents_told

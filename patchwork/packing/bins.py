@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -47,6 +48,40 @@ def pack_wrapped(examples: pa.Table, seq_length: int) -> pa.Table:
     packed = {name: _regrouped(column, column.flatten(), rows) for name, column in columns.items()}
     packed["seq_lengths"] = pa.ListArray.from_arrays(np.searchsorted(cuts, rows).astype(np.int32), pa.array(pieces))
     return pa.table(packed)
+
+
+def pack_wrapped_alone(examples: pa.Table, seq_length: int) -> pa.Table:
+    """`pack_wrapped` without `seq_lengths`, the columns that stock's packer returns."""
+    return pack_wrapped(examples, seq_length).drop_columns(["seq_lengths"])
+
+
+class _KeepingLengths(str):
+    """The name of a strategy whose rows are to have `seq_lengths`, whether or not stock's have."""
+
+
+def keeping_lengths(pack_dataset: Any) -> Any:
+    """TRL's `pack_dataset` for a trainer that flattens its rows: those of every strategy have `seq_lengths`. None stays None.
+
+    Other callers get stock's columns. They may concatenate rows and cut them anew, and a column of another length is in the way.
+    """
+    if pack_dataset is None:
+        return None
+
+    @functools.wraps(pack_dataset)
+    def packed(dataset: Any, seq_length: int, strategy: str = "bfd", *args: Any, **kwargs: Any) -> Any:
+        return pack_dataset(dataset, seq_length, _KeepingLengths(strategy), *args, **kwargs)
+
+    return packed
+
+
+def has_lengths(strategy: str) -> bool:
+    """Whether rows that are packed by a strategy have `seq_lengths`."""
+    return strategy != "wrapped" or isinstance(strategy, _KeepingLengths)
+
+
+def wrapped_packer(strategy: str) -> Any:
+    """What packs a batch of examples under `strategy="wrapped"`."""
+    return pack_wrapped if has_lengths(strategy) else pack_wrapped_alone
 
 
 def _regrouped(column: Any, values: Any, offsets: np.ndarray[Any, Any]) -> Any:
@@ -117,7 +152,8 @@ def accounted(packed: Any, documents: Any, seq_length: int, strategy: str) -> An
 
     A PackingWarning says how many documents were cut, and how many tokens came in and went out.
 
-    Raises IsolationError where tokens are lost that the strategy keeps, or rows do not say where their documents begin.
+    Raises IsolationError where tokens are lost that the strategy keeps, or rows do not say where their documents begin; those of
+    `wrapped` do so only under `keeping_lengths`.
     """
     from datasets import Dataset
 
@@ -127,9 +163,10 @@ def accounted(packed: Any, documents: Any, seq_length: int, strategy: str) -> An
         return packed
     import numpy as np
 
-    if "seq_lengths" not in packed.column_names:
-        raise IsolationError(f"packing with {strategy!r} gave rows without seq_lengths, so their documents are not known")
-    if _longest(packed) == 1:
+    described = "seq_lengths" in packed.column_names
+    if not described and has_lengths(strategy):
+        raise IsolationError(f"packing with {str(strategy)!r} gave rows without seq_lengths, so their documents are not known")
+    if described and _longest(packed) == 1:
         warnings.warn(
             f"packing to max_length={seq_length} gave documents of one token only: nothing is predicted, and the loss is 0",
             PackingWarning,

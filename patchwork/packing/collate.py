@@ -20,16 +20,25 @@ _MARKS = ("return_position_ids", "return_flash_attn_kwargs", "return_seq_idx")
 def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequence[Mapping[str, Any]]]:
     """The collator and the examples of a batch, as they are or ready to be flattened.
 
-    They are flattened where the collator is padding-free or an example says that it is packed (`seq_lengths`), as rows for
-    evaluation are under `packing=False, eval_packing=True`. Then the collator is a copy that is padding-free, and each example
-    gets its `seq_lengths` (one document where it had none), empty documents and examples are left out, arrays and tensors
-    become lists, and a single document is truncated to the `max_length` of a collator that has one (TRL 1.0 to 1.7).
+    They are flattened where the collator is padding-free, or is the one that SFTTrainer made and an example says that it is
+    packed (`seq_lengths`), as rows for evaluation are under `packing=False, eval_packing=True`. Then the collator is a copy that
+    is padding-free, and each example gets its `seq_lengths` (one document where it had none), empty documents and examples are
+    left out, arrays and tensors become lists, and a single document is truncated to the `max_length` of a collator that has one
+    (TRL 1.0 to 1.7). Beyond what stock returns, the batch has all arguments of `boundary_arguments`; padding to a multiple is one
+    tail, where stock makes each token of it a document.
+
+    Anybody else's collator with `padding_free=False` keeps a row for each example, as stock does; one that holds several
+    documents raises IsolationError, since they would leak.
 
     Raises BoundariesError, naming the example, for lengths that do not sum to its tokens, columns that are not as long as
     its `input_ids`, examples that do not have the same columns, and a batch without any token.
     """
     if not collator.padding_free:
-        if not any(documents_of(example) for example in examples):
+        lengths = [documents_of(example) for example in examples]
+        if not getattr(collator, "_patchwork_of_trainer", False):
+            _refuse_several(lengths)
+            return collator, examples
+        if not any(lengths):
             return collator, examples
         collator = copy.copy(collator)
         collator.padding_free = True
@@ -37,6 +46,16 @@ def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[An
     keep_end = getattr(collator, "truncation_mode", "") == "keep_end"
     made = _ready(examples, PER_TOKEN, limit and (slice(-limit, None) if keep_end else slice(None, limit)))
     return collator, [example for example in made if example["seq_lengths"]]
+
+
+def _refuse_several(lengths: Sequence[Sequence[int] | None]) -> None:
+    for number, row in enumerate(lengths):
+        documents = sum(1 for length in row or () if length)
+        if documents > 1:
+            raise IsolationError(
+                f"example {number} holds {documents} documents, and a collator made with padding_free=False does not say where "
+                "they begin, so they would leak: make it with padding_free=True, or give it one document in each example"
+            )
 
 
 def documents_to_flatten(collator: Any, features: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

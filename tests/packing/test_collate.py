@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from patchwork.packing.boundaries import BoundariesError
+from patchwork.packing.boundaries import BoundariesError, IsolationError
 from patchwork.packing.collate import boundary_arguments, flattening
 
 FLAT = SimpleNamespace(padding_free=True)
 PADDED = SimpleNamespace(padding_free=False)
+OF_TRAINER = SimpleNamespace(padding_free=False, _patchwork_of_trainer=True)
 
 
 def lengths(examples):
@@ -27,10 +28,24 @@ def test_a_padded_batch_is_left_alone():
 
 
 def test_one_packed_example_makes_the_batch_flat():
-    collator, examples = flattening(PADDED, [{"input_ids": [1, 2, 3], "seq_lengths": [2, 1]}])
+    collator, examples = flattening(OF_TRAINER, [{"input_ids": [1, 2, 3], "seq_lengths": [2, 1]}])
     assert collator.padding_free
-    assert not PADDED.padding_free
+    assert not OF_TRAINER.padding_free
     assert lengths(examples) == [[2, 1]]
+
+
+@pytest.mark.parametrize("columns", [{"seq_lengths": [3]}, {"seq_lengths": [0, 3]}, {"position_ids": [0, 1, 2]}])
+def test_a_collator_of_anybody_else_keeps_a_row_for_each_example(columns):
+    examples = [{"input_ids": [1, 2, 3], **columns}, {"input_ids": [4, 5]}]
+    collator, same = flattening(PADDED, examples)
+    assert collator is PADDED
+    assert same is examples
+
+
+@pytest.mark.parametrize("columns", [{"seq_lengths": [2, 1]}, {"position_ids": [0, 1, 0]}, {"seq_idx": [0, 0, 1]}])
+def test_and_refuses_one_of_several_documents(columns):
+    with pytest.raises(IsolationError, match="example 1 holds 2 documents, and a collator made with padding_free=False"):
+        flattening(PADDED, [{"input_ids": [4, 5]}, {"input_ids": [1, 2, 3], **columns}])
 
 
 def test_examples_that_disagree_on_seq_lengths_keep_theirs():
