@@ -20,6 +20,9 @@ class PreTrainedModel:
     def post_init(self):
         """Doc."""
         self.ready = True
+
+    def _set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=None):
+        self.checkpoint = gradient_checkpointing_func
 '''
 
 
@@ -36,6 +39,16 @@ class Trainer:
         data_collator = self.data_collator
         dataloader_params = {"collate_fn": data_collator}
         return DataLoader(dataset, **dataloader_params)
+
+    def call_model_init(self, trial=None):
+        model = self.model_init()
+        return model
+
+    def _run_epoch(self, model, inputs):
+        return self.training_step(model, inputs)
+
+    def evaluation_loop(self, model, inputs):
+        return self.prediction_step(model, inputs)
 """
 
 

@@ -13,7 +13,7 @@ _ADOPT = "from patchwork.packing.guard import adopt_model\nadopt_model(model)"
 def _stepping(name: str, target: str, method: str, versions: str) -> Patch:
     """Where a loop calls the trainer's method for one batch, what that says of documents is kept for as long as it runs."""
     return Patch(
-        name=f"transformers.isolation.{name}",
+        name=f"transformers.steps.{name}",
         target=f"transformers.trainer:Trainer.{target}",
         versions={"transformers": versions},
         reason=(
@@ -89,10 +89,10 @@ PATCHES = (
             )
         ],
     ),
-    _stepping("training_steps", "_run_epoch", "training_step", ">=5.3"),
-    _stepping("training_steps_of_old", "_inner_training_loop", "training_step", ">=4.57,<5.3"),
-    _stepping("evaluation_steps", "evaluation_loop", "prediction_step", ">=4.57"),
-    _stepping("evaluation_steps_of_old", "prediction_loop", "prediction_step", ">=4.57,<5"),
+    _stepping("training", "_run_epoch", "training_step", ">=5.3"),
+    _stepping("training_of_old", "_inner_training_loop", "training_step", ">=4.57,<5.3"),
+    _stepping("evaluation", "evaluation_loop", "prediction_step", ">=4.57"),
+    _stepping("evaluation_of_old", "prediction_loop", "prediction_step", ">=4.57,<5"),
     Patch(
         name="transformers.isolation.loaders",
         target="transformers.trainer:Trainer._get_dataloader",

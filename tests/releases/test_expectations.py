@@ -53,8 +53,9 @@ def refused(old: str, new: str) -> InvalidMatrix:
 def test_the_file_of_this_repository_covers_every_built_in_patch_on_every_release() -> None:
     path = Path(__file__).parents[2] / "compat_matrix.yaml"
     found = expectations.read(path, PATCHES)
-    only_sources = ("causal_conv1d", "mamba_ssm")  # no wheels, so no releases to hold their patches against
-    listed = tuple(patch for patch in PATCHES if patch.module.partition(".")[0] not in only_sources)
+    # No wheels, so no releases to hold their patches against; and those of peft anchor on nothing but a method's start.
+    left_out = ("causal_conv1d", "mamba_ssm", "peft")
+    listed = tuple(patch for patch in PATCHES if patch.module.partition(".")[0] not in left_out)
     assert list(found.expected) == [patch.name for patch in listed]
     assert found.patches == listed
     assert all(entry.at(item.version) for entry in found.expected.values() for item in found.releases[entry.package])
