@@ -9,12 +9,10 @@ from patchwork.engine.patch import Case, Patch, every, optional, required
 # Only the definition is followed by new code: every use of `do_truncation` obeys it, and the text of the uses stays as it is.
 # unsloth pastes this function into its own trainer and edits it there, line by line, at the uses and at the call that packs.
 _DEFINITION = "do_truncation = max_seq_length != 0"
-_DECIDE = """
-from patchwork.packing.bins import keeping_lengths
+_GIVEN = 'self, args, column_names, packing, max_seq_length, globals().get("pack_dataset")'
+_DECIDE = f"""
 from patchwork.packing.zoo import preparation
-pack_dataset = globals().get("pack_dataset")
-packing, do_truncation = preparation(self, args, column_names, packing, max_seq_length, pack_dataset)
-pack_dataset = keeping_lengths(pack_dataset)
+packing, do_truncation, pack_dataset = preparation({_GIVEN})
 """
 _TELL = """
 from patchwork.packing.zoo import with_full_documents_told

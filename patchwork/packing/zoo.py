@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from patchwork.packing.bins import PackingWarning, keeping, truncates
+from patchwork.packing.bins import PackingWarning, keeping, keeping_lengths, truncates
 from patchwork.packing.guard import Decision
 from patchwork.packing.trainers import refuse, refused
 
@@ -16,8 +16,9 @@ _FORGOTTEN = "the dataset is packed already (it has seq_lengths), and {}"
 
 def preparation(
     trainer: Any, args: Any, columns: Collection[str], packing: bool, max_length: int | None, pack_dataset: Any
-) -> tuple[bool, bool]:
-    """Whether to pack a dataset, and whether to cut its documents to `max_length` when they are tokenized.
+) -> tuple[bool, bool, Any]:
+    """Whether to pack a dataset, whether to cut its documents to `max_length` when they are tokenized, and what packs it: the
+    `pack_dataset` given, whose rows have `seq_lengths` under every strategy.
 
     With a strategy that truncates, documents are cut as without packing; what another does is left to TRL's packer.
     Without a `pack_dataset` that takes the strategy nothing is packed, after one PackingWarning, or PackingRefused under
@@ -37,8 +38,9 @@ def preparation(
             refuse(trainer, _FORGOTTEN.format("its rows would count as documents: give the documents"))
         if not getattr(trainer, "padding_free", False):
             refuse(trainer, _FORGOTTEN.format("without packing or padding_free its documents are forgotten"))
+    packer = keeping_lengths(pack_dataset)
     if not packing:
-        return False, max_length != 0
+        return False, max_length != 0, packer
     if max_length is None:
         raise ValueError("packing needs max_length, the tokens in a row: it is None")
     strategy = getattr(args, "packing_strategy", "bfd")
@@ -47,8 +49,8 @@ def preparation(
             f"this TRL has no pack_dataset that is known to take packing_strategy={strategy!r}: TRL 0.22.2 and later have one"
         )
         refused(args, Decision(False, (reason,), model=type(trainer).__name__), type(trainer).__name__)
-        return False, max_length != 0
-    return True, truncates(strategy)
+        return False, max_length != 0, packer
+    return True, truncates(strategy), packer
 
 
 def with_full_documents_told(packed: Any, max_length: int, truncated: bool) -> Any:
