@@ -45,6 +45,14 @@ def elsewhere() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
+def no_batch_of_another_test() -> Iterator[None]:
+    """A batch that a test prepares outside of a trainer's step is remembered until the next one."""
+    yield
+    if (batches := sys.modules.get("patchwork.packing.batches")) is not None:
+        batches.forget()
+
+
+@pytest.fixture(autouse=True)
 def accelerate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A trainer in bfloat16, or a compiled one, makes those that come after it in its process so, too: accelerate keeps what
     the first one asked for, and transformers puts it into the environment."""

@@ -13,6 +13,7 @@ import transformers
 from alone import FIRST, Case, isolated, logits, stock
 
 from patchwork.packing import IsolationError, adopt
+from patchwork.packing.families import released
 
 NAMES = [name for name in ("llama", FIRST, "lfm2", "mamba2", "bamba", "jamba") if tiny.has(name)]
 PROMPTS = {
@@ -34,6 +35,11 @@ WAYS = {
     "assisted": {"prompt_lookup_num_tokens": 2},
     "assisted, no cache": {"prompt_lookup_num_tokens": 2, "use_cache": False},
 }
+
+# Here upstream hands each chunk of a padded prompt the positions of the last one: they restart where no padding is, so the call
+# is refused, and stock computes other positions than those of the prompt.
+if released("5.0") and not released("5.9"):
+    del WAYS["chunks"]
 
 
 def outcome(call, *arguments):

@@ -344,8 +344,12 @@ def test_compiled_calls_with_a_mask_stay_one_graph_and_refuse_numbers(name):
 
 def test_a_compiled_recurrent_model_reads_blocks():
     torch._dynamo.reset()
-    compiled = torch.compile(copy.deepcopy(isolated(FIRST)), backend="eager")
     with torch.no_grad():
+        try:
+            logits(torch.compile(copy.deepcopy(stock(FIRST)), backend="eager"), CASE.tokens)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            pytest.skip(f"stock cannot do this in this release: {type(error).__name__}")
+        compiled = torch.compile(copy.deepcopy(isolated(FIRST)), backend="eager")
         assert_equal(run(compiled, CASE, gradients=False, attention_mask=blocks(CASE)), reference(CASE))
     torch._dynamo.reset()
 
