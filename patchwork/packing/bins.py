@@ -1,16 +1,18 @@
-"""How are documents dealt to rows, and is each token accounted for? Around the packer of TRL, and in place of one of its ways."""
+"""Packs documents into rows with their boundaries, and accounts for each token: around TRL's packer, and in place of `wrapped`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.examples import BESIDE, documents_of
+from patchwork.packing.examples import BESIDE, holds_several
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("patchwork.packing")
 
+# The parameter of `pack_dataset`, added by its patch, by which a trainer asks for `seq_lengths` in rows of `wrapped`.
+_ASKS_FOR_LENGTHS = "_patchwork_seq_lengths"
 # The columns of tokens, and of what is said of each, that TRL packs by itself; a caller of `pack_dataset` may have others.
 _WHOLE = ("input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks")
 
@@ -47,6 +51,21 @@ def pack_wrapped(examples: pa.Table, seq_length: int) -> pa.Table:
     packed = {name: _regrouped(column, column.flatten(), rows) for name, column in columns.items()}
     packed["seq_lengths"] = pa.ListArray.from_arrays(np.searchsorted(cuts, rows).astype(np.int32), pa.array(pieces))
     return pa.table(packed)
+
+
+def pack_wrapped_as_trl(examples: pa.Table, seq_length: int) -> pa.Table:
+    """The rows of `pack_wrapped` with the columns of `examples` alone, as TRL's own `wrapped` packing gives them."""
+    return pack_wrapped(examples, seq_length).drop_columns(["seq_lengths"])
+
+
+def packer_for_training(pack_dataset: Callable[..., Any]) -> Callable[..., Any]:
+    """TRL's `pack_dataset` as a trainer calls it: rows of `wrapped` get the column `seq_lengths` too.
+
+    Other callers of `pack_dataset` get TRL's columns. A packer without the parameter that asks for it is returned as it is.
+    """
+    if _ASKS_FOR_LENGTHS not in inspect.signature(pack_dataset).parameters:
+        return pack_dataset
+    return functools.partial(pack_dataset, **{_ASKS_FOR_LENGTHS: True})
 
 
 def _regrouped(column: Any, values: Any, offsets: np.ndarray[Any, Any]) -> Any:
@@ -112,24 +131,27 @@ def packable(dataset: Any, seq_length: int, strategy: str) -> Any:
     return dataset
 
 
-def accounted(packed: Any, documents: Any, seq_length: int, strategy: str) -> Any:
+def accounted(packed: Any, documents: Any, seq_length: int, strategy: str, seq_lengths: bool = False) -> Any:
     """`packed`, which TRL's packer made of `documents`, once each token is accounted for; a stream is returned as it is.
 
-    A PackingWarning says how many documents were cut, and how many tokens came in and went out.
+    `seq_lengths`: whether rows of `wrapped` must have that column; those of other strategies always must. A PackingWarning
+    says how many documents were cut, and how many tokens came in and went out.
 
     Raises IsolationError where tokens are lost that the strategy keeps, or rows do not say where their documents begin.
     """
     from datasets import Dataset
 
     if isinstance(documents, dict):
-        return type(packed)({name: accounted(packed[name], part, seq_length, strategy) for name, part in documents.items()})
+        parts = {name: accounted(packed[name], part, seq_length, strategy, seq_lengths) for name, part in documents.items()}
+        return type(packed)(parts)
     if not isinstance(documents, Dataset):
         return packed
     import numpy as np
 
-    if "seq_lengths" not in packed.column_names:
+    described = "seq_lengths" in packed.column_names
+    if not described and (seq_lengths or strategy != "wrapped"):
         raise IsolationError(f"packing with {strategy!r} gave rows without seq_lengths, so their documents are not known")
-    if _longest(packed) == 1:
+    if described and _longest(packed) == 1:
         warnings.warn(
             f"packing to max_length={seq_length} gave documents of one token only: nothing is predicted, and the loss is 0",
             PackingWarning,
@@ -177,7 +199,7 @@ def packed_row(dataset: Any, names: Sequence[str]) -> dict[str, Any] | None:
     for batch in dataset.select_columns(columns).with_format("arrow").iter(batch_size=10_000):
         for number in _stepping(batch, names):
             row: dict[str, Any] = batch.slice(number, 1).to_pylist()[0]
-            if documents_of(row) is not None:
+            if holds_several(row):
                 return row
     return None
 

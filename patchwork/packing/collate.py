@@ -1,4 +1,4 @@
-"""What a collator takes and gives so that a flattened batch says where its documents begin."""
+"""Prepares the examples of a collator and completes its batch, so that a flattened batch says where its documents begin."""
 
 from __future__ import annotations
 
@@ -9,26 +9,36 @@ from typing import Any
 
 from .bins import is_list, packed_row
 from .boundaries import Boundaries, BoundariesError, IsolationError
-from .examples import BESIDE, SAYING, documents_of
+from .examples import BESIDE, SAYING, documents_of, holds_several
 
 # Columns of one entry for each token.
 PER_TOKEN = ("input_ids", "labels", "completion_mask", "assistant_masks")
-# What transformers' flattening collator can be told to say of documents.
+# Set on the collator that SFTTrainer makes for itself.
+_FLATTENS = "_patchwork_flattens_packed_rows"
+# The switches of transformers' flattening collator that add boundaries to its batch.
 _MARKS = ("return_position_ids", "return_flash_attn_kwargs", "return_seq_idx")
 
 
 def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequence[Mapping[str, Any]]]:
     """The collator and the examples of a batch, as they are or ready to be flattened.
 
-    They are flattened where the collator is padding-free or an example says that it is packed (`seq_lengths`), as rows for
-    evaluation are under `packing=False, eval_packing=True`. Then the collator is a copy that is padding-free, and each example
-    gets its `seq_lengths` (one document where it had none), empty documents and examples are left out, arrays and tensors
-    become lists, and a single document is truncated to the `max_length` of a collator that has one (TRL 1.0 to 1.7).
+    A collator with `padding_free=False` keeps its examples and the shape of its batch, except SFTTrainer's own
+    (`flattens_packed_rows`): that flattens a batch in which an example says that it is packed, such as rows for evaluation under
+    `packing=False, eval_packing=True`, and is replaced by a copy that is padding-free. To be flattened, each example gets its
+    `seq_lengths` (one document where it had none), empty documents and examples are left out, arrays and tensors become lists,
+    and a single document is truncated to the `max_length` of a collator that has one (TRL 1.0 to 1.7).
 
-    Raises BoundariesError, naming the example, for lengths that do not sum to its tokens, columns that are not as long as
-    its `input_ids`, examples that do not have the same columns, and a batch without any token.
+    A flattened batch has the keys of TRL's, with its values, and those of `boundary_arguments` that the release does not give
+    by itself. Padding at its end (`pad_to_multiple_of`) is one document more, which `attention_mask` leaves out.
+
+    Raises IsolationError for an example of several documents where padding is kept. Raises BoundariesError, naming the example,
+    for lengths that do not sum to its tokens, columns that are not as long as its `input_ids`, examples that do not have the
+    same columns, and a batch without any token.
     """
     if not collator.padding_free:
+        if not getattr(collator, _FLATTENS, False):
+            _refuse_several(collator, examples)
+            return collator, examples
         if not any(documents_of(example) for example in examples):
             return collator, examples
         collator = copy.copy(collator)
@@ -37,6 +47,23 @@ def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[An
     keep_end = getattr(collator, "truncation_mode", "") == "keep_end"
     made = _ready(examples, PER_TOKEN, limit and (slice(-limit, None) if keep_end else slice(None, limit)))
     return collator, [example for example in made if example["seq_lengths"]]
+
+
+def flattens_packed_rows(collator: Any) -> None:
+    """Marks the collator that SFTTrainer makes for itself: its batches of packed rows are flattened, whatever `padding_free` is."""
+    setattr(collator, _FLATTENS, True)
+
+
+def _refuse_several(collator: Any, examples: Sequence[Mapping[str, Any]]) -> None:
+    """Raises IsolationError for an example of several documents, which a padded batch would train as one."""
+    for number, example in enumerate(examples):
+        if holds_several(example):
+            columns = ", ".join(name for name in SAYING if example.get(name) is not None)
+            raise IsolationError(
+                f"example {number} holds several documents (by its {columns}), but {type(collator).__name__} with "
+                "padding_free=False makes one document of each row, so documents would leak: make the collator with "
+                "padding_free=True, or let SFTTrainer make its own"
+            )
 
 
 def documents_to_flatten(collator: Any, features: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -140,10 +167,9 @@ def refuse_dropped(rows: Any, kept: Collection[str] | None) -> None:
     names = [name for name in SAYING if name in columns and name not in (kept or ())]
     if of_dataset:
         names = [name for name in names if is_list(rows, name, columns)]
-        others = [name for name in names if name != "seq_lengths"]
-        packed = bool(names) and ("seq_lengths" in names or packed_row(rows, others) is not None)
+        packed = bool(names) and packed_row(rows, names) is not None
     else:
-        packed = bool(names) and documents_of({name: rows[name] for name in (*names, *BESIDE) if name in rows}) is not None
+        packed = bool(names) and holds_several({name: rows[name] for name in (*names, *BESIDE) if name in rows})
     if packed:
         raise IsolationError(
             f"the dataset is packed (it has {', '.join(names)}), and that column would be dropped as one that the model does not "

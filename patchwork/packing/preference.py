@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ def padding_free(args: Any, *models: Any) -> bool:
     """
     if not args.padding_free:
         return False
-    decisions = [decide(model, args) for model in models if model is not None]
+    decisions = [decide(model, args) for model in _given(models)]
     reasons = list(dict.fromkeys(reason for decision in decisions for reason in decision.reasons))
     reasons += of_parallelism(args)
     if reasons:
@@ -28,7 +28,7 @@ def padding_free(args: Any, *models: Any) -> bool:
 
 def prepare(trainer: Any, on: bool, *models: Any) -> None:
     """Notes whether the losses of a trainer leave padding out; its models may have been built before `patchwork.apply()`."""
-    for model in filter(None, models):
+    for model in _given(models):
         adopt_model(model)
     trainer._patchwork_unpads = on
 
@@ -37,7 +37,7 @@ def without_padding(trainer: Any, compute: Callable[..., Any], *args: Any, **kwa
     """What a method of a trainer returns. While it runs, and no longer, the trainer's models compute without padding, if that
     is what it was asked for."""
     on = getattr(trainer, "_patchwork_unpads", False)
-    with unpadded(*filter(None, (trainer.model, trainer.ref_model))) if on else nullcontext():
+    with unpadded(*_given((trainer.model, trainer.ref_model))) if on else nullcontext():
         return compute(*args, **kwargs)
 
 
@@ -50,6 +50,12 @@ def flattens(trainer: Any, args: Any, *models: Any) -> bool:
     flat = free and not _needs_rows(args) and not _sees(models[0])
     prepare(trainer, free and not flat, *models)
     return flat
+
+
+def _given(models: Iterable[Any]) -> list[Any]:
+    """The models without None. A model is not asked for its truth value: torch's compiled wrapper has none, and a model whose
+    `__len__` gives 0 is a model, too."""
+    return [model for model in models if model is not None]
 
 
 def _needs_rows(args: Any) -> bool:
