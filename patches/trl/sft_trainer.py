@@ -116,8 +116,8 @@ PATCHES = (
         versions={"trl": ">=0.22.2"},
         reason=(
             "Whether a model can be packed is asked before its data is prepared, of its name as it will be loaded and again of "
-            "the model. Packed rows of every strategy, `wrapped` and `bfd-requeue` too, are flattened with their boundaries; by the "
-            "trainer's own collator also where it pads the others."
+            "the model. Packed rows of every strategy, `wrapped` and `bfd-requeue` too, are flattened with their boundaries, "
+            "by the trainer's own collator also where it pads the others."
         ),
         edits=[
             at_start(

@@ -1,4 +1,4 @@
-"""Packs documents into rows with their boundaries, and accounts for each token: around TRL's packer, and in place of `wrapped`."""
+"""Packs documents into rows with their boundaries, and accounts for each token. Works around TRL's packer."""
 
 from __future__ import annotations
 
@@ -184,12 +184,14 @@ def with_cuts_counted(dataset: Any, seq_length: int | None) -> Any:
 
 def columns_of(dataset: Any) -> list[str]:
     """The columns of a dataset; of a stream that does not know them, those of its first example."""
-    return list(getattr(dataset, "column_names", None) or next(iter(dataset), {}))
+    columns = getattr(dataset, "column_names", None)
+    return list(next(iter(dataset), {}) if columns is None else columns)
 
 
 def is_list(dataset: Any, name: str, columns: Collection[str]) -> bool:
     """Whether a column is there and has several entries a row, as far as is known; a stream may not say."""
-    return name in columns and type((getattr(dataset, "features", None) or {}).get(name)).__name__ != "Value"
+    features = getattr(dataset, "features", None)
+    return name in columns and (features is None or type(features.get(name)).__name__ != "Value")
 
 
 def packed_row(dataset: Any, names: Sequence[str]) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[An
 
 
 def flattens_packed_rows(collator: Any) -> None:
-    """Marks the collator that SFTTrainer makes for itself: its batches of packed rows are flattened, whatever `padding_free` is."""
+    """Marks the collator that SFTTrainer makes for itself: it flattens batches of packed rows, whatever `padding_free` is."""
     setattr(collator, _FLATTENS, True)
 
 
