@@ -38,6 +38,8 @@ STRATEGIES = ["bfd", "wrapped", *SPLITTING]
 def test_pack_dataset_returns_what_it_returns_in_stock(kind: str, strategy: str, patched_once: None, elsewhere: Any) -> None:
     if kind == "some columns" and Version("1.0") > VERSION:
         pytest.skip("this release drops the format of its rows")
+    if (kind, strategy) == ("a slice", "wrapped") and Version("1.0") <= VERSION < Version("1.14"):
+        pytest.skip("this release loses tokens of a slice")
     theirs = elsewhere.pool.submit(packed, kind, strategy).result()
     assert packed(kind, strategy) == theirs
     assert ("seq_lengths" in str(theirs)) == (strategy != "wrapped")
@@ -141,8 +143,9 @@ def test_an_sft_trainer_prepares_what_it_prepares_in_stock(
 ) -> None:
     theirs = elsewhere.pool.submit(prepared, tmp_path, **settings).result()
     ours = prepared(tmp_path, **settings)
-    if settings.get("eval_packing") is False and "max_length" in theirs[1]:
-        theirs[1]["max_length"] = ours[1]["max_length"]  # rows for evaluation are as long as they come in stock, 1.0 to 1.7
+    if settings["packing"] and "max_length" in theirs[1]:
+        assert theirs[1]["max_length"] is None  # TRL 1.0 to 1.7 does not cut rows for evaluation that are not packed
+        theirs[1]["max_length"] = ours[1]["max_length"]
     assert ours == theirs
 
 

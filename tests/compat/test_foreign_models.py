@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import trl
 from datasets import Dataset
+from packaging.version import Version
 from pairs import pairs, quiet, recording, word_tokenizer
 from test_dpo import other
 from tiny import build, has, worst_difference
@@ -94,10 +96,10 @@ def assert_same(made: Any, expected: Any) -> None:
 def test_dpo_trains_models_that_are_no_plain_objects(
     kind: str, padding_free: bool, name: str, patched_once: None, tmp_path: Path
 ) -> None:
-    """Policy and reference."""
+    """Policy and reference. Before 0.29 TRL itself asks a reference for its truth value, so there the reference is plain."""
     expected = step(tmp_path, build(name), other(build(name)))
-    found = step(tmp_path, KINDS[kind](build(name)), KINDS[kind](other(build(name))), padding_free=padding_free)
-    assert_same(found, expected)
+    reference = other(build(name)) if Version(trl.__version__) < Version("0.29") else KINDS[kind](other(build(name)))
+    assert_same(step(tmp_path, KINDS[kind](build(name)), reference, padding_free=padding_free), expected)
 
 
 @pytest.mark.parametrize("padding_free", [False, True], ids=["padded", "padding-free"])
