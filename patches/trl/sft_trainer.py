@@ -116,8 +116,8 @@ PATCHES = (
         versions={"trl": ">=0.22.2"},
         reason=(
             "Whether a model can be packed is asked before its data is prepared, of its name as it will be loaded and again of "
-            "the model. The collator that the trainer makes flattens packed rows with their boundaries, of every strategy, and "
-            "also where only rows for evaluation are packed."
+            "the model. Packed rows of every strategy, `wrapped` and `bfd-requeue` too, are flattened with their boundaries, "
+            "by the trainer's own collator also where it pads the others."
         ),
         edits=[
             at_start(
@@ -132,8 +132,8 @@ PATCHES = (
                 "self.padding_free = args.padding_free or args.packing"
             ),
             required('if args.packing and args.packing_strategy == "wrapped":\n    logger.warning($TEXT)').remove(),
-            required("data_collator = DataCollatorForLanguageModeling($$$HOW)").insert_after(
-                "data_collator._patchwork_of_trainer = True"
+            required("data_collator = DataCollatorForLanguageModeling($$$SETTINGS)").insert_after(
+                "from patchwork.packing.collate import flattens_packed_rows\nflattens_packed_rows(data_collator)"
             ),
         ],
     ),
@@ -200,16 +200,17 @@ PATCHES = (
         name="trl.sft.preparation",
         target=_PREPARE,
         versions={"trl": ">=0.22.2"},
-        reason="Packing packs once more what is packed already, and rows that say where documents begin in another way.",
+        reason=(
+            "Packing packs once more what is packed already, and rows that say where documents begin in another way. And rows of "
+            "`wrapped` do not say where their documents begin."
+        ),
         edits=[
             at_start(
-                "from patchwork.packing.bins import keeping_lengths\n"
-                "from patchwork.packing.trainers import to_pack\n"
+                "from patchwork.packing.bins import packer_for_training\nfrom patchwork.packing.trainers import to_pack\n"
                 "dataset, packing = to_pack(self, dataset, packing)"
             ),
-            # The packer of trl.data_utils, which keeps account of the tokens.
             required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)").replace(
-                "keeping_lengths(pack_dataset)(dataset, args.max_length, args.packing_strategy, map_kwargs)"
+                "packer_for_training(pack_dataset)(dataset, args.max_length, args.packing_strategy, map_kwargs)"
             ),
         ],
     ),

@@ -1,17 +1,18 @@
-"""How are documents dealt to rows, and is each token accounted for? Around the packer of TRL, and in place of one of its ways."""
+"""Packs documents into rows with their boundaries, and accounts for each token. Works around TRL's packer."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.examples import BESIDE, documents_of
+from patchwork.packing.examples import BESIDE, holds_several
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("patchwork.packing")
 
+# The parameter of `pack_dataset`, added by its patch, by which a trainer asks for `seq_lengths` in rows of `wrapped`.
+_ASKS_FOR_LENGTHS = "_patchwork_seq_lengths"
 # The columns of tokens, and of what is said of each, that TRL packs by itself; a caller of `pack_dataset` may have others.
 _WHOLE = ("input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks")
 
@@ -50,38 +53,19 @@ def pack_wrapped(examples: pa.Table, seq_length: int) -> pa.Table:
     return pa.table(packed)
 
 
-def pack_wrapped_alone(examples: pa.Table, seq_length: int) -> pa.Table:
-    """`pack_wrapped` without `seq_lengths`, the columns that stock's packer returns."""
+def pack_wrapped_as_trl(examples: pa.Table, seq_length: int) -> pa.Table:
+    """The rows of `pack_wrapped` with the columns of `examples` alone, as TRL's own `wrapped` packing gives them."""
     return pack_wrapped(examples, seq_length).drop_columns(["seq_lengths"])
 
 
-class _KeepingLengths(str):
-    """The name of a strategy whose rows are to have `seq_lengths`, whether or not stock's have."""
+def packer_for_training(pack_dataset: Callable[..., Any]) -> Callable[..., Any]:
+    """TRL's `pack_dataset` as a trainer calls it: rows of `wrapped` get the column `seq_lengths` too.
 
-
-def keeping_lengths(pack_dataset: Any) -> Any:
-    """TRL's `pack_dataset` for a trainer that flattens its rows: those of every strategy have `seq_lengths`. None stays None.
-
-    Other callers get stock's columns. They may concatenate rows and cut them anew, and a column of another length is in the way.
+    Other callers of `pack_dataset` get TRL's columns. A packer without the parameter that asks for it is returned as it is.
     """
-    if pack_dataset is None:
-        return None
-
-    @functools.wraps(pack_dataset)
-    def packed(dataset: Any, seq_length: int, strategy: str = "bfd", *args: Any, **kwargs: Any) -> Any:
-        return pack_dataset(dataset, seq_length, _KeepingLengths(strategy), *args, **kwargs)
-
-    return packed
-
-
-def has_lengths(strategy: str) -> bool:
-    """Whether rows that are packed by a strategy have `seq_lengths`."""
-    return strategy != "wrapped" or isinstance(strategy, _KeepingLengths)
-
-
-def wrapped_packer(strategy: str) -> Any:
-    """What packs a batch of examples under `strategy="wrapped"`."""
-    return pack_wrapped if has_lengths(strategy) else pack_wrapped_alone
+    if _ASKS_FOR_LENGTHS not in inspect.signature(pack_dataset).parameters:
+        return pack_dataset
+    return functools.partial(pack_dataset, **{_ASKS_FOR_LENGTHS: True})
 
 
 def _regrouped(column: Any, values: Any, offsets: np.ndarray[Any, Any]) -> Any:
@@ -147,25 +131,26 @@ def packable(dataset: Any, seq_length: int, strategy: str) -> Any:
     return dataset
 
 
-def accounted(packed: Any, documents: Any, seq_length: int, strategy: str) -> Any:
+def accounted(packed: Any, documents: Any, seq_length: int, strategy: str, seq_lengths: bool = False) -> Any:
     """`packed`, which TRL's packer made of `documents`, once each token is accounted for; a stream is returned as it is.
 
-    A PackingWarning says how many documents were cut, and how many tokens came in and went out.
+    `seq_lengths`: whether rows of `wrapped` must have that column; those of other strategies always must. A PackingWarning
+    says how many documents were cut, and how many tokens came in and went out.
 
-    Raises IsolationError where tokens are lost that the strategy keeps, or rows do not say where their documents begin; those of
-    `wrapped` do so only under `keeping_lengths`.
+    Raises IsolationError where tokens are lost that the strategy keeps, or rows do not say where their documents begin.
     """
     from datasets import Dataset
 
     if isinstance(documents, dict):
-        return type(packed)({name: accounted(packed[name], part, seq_length, strategy) for name, part in documents.items()})
+        parts = {name: accounted(packed[name], part, seq_length, strategy, seq_lengths) for name, part in documents.items()}
+        return type(packed)(parts)
     if not isinstance(documents, Dataset):
         return packed
     import numpy as np
 
     described = "seq_lengths" in packed.column_names
-    if not described and has_lengths(strategy):
-        raise IsolationError(f"packing with {str(strategy)!r} gave rows without seq_lengths, so their documents are not known")
+    if not described and (seq_lengths or strategy != "wrapped"):
+        raise IsolationError(f"packing with {strategy!r} gave rows without seq_lengths, so their documents are not known")
     if described and _longest(packed) == 1:
         warnings.warn(
             f"packing to max_length={seq_length} gave documents of one token only: nothing is predicted, and the loss is 0",
@@ -199,12 +184,14 @@ def with_cuts_counted(dataset: Any, seq_length: int | None) -> Any:
 
 def columns_of(dataset: Any) -> list[str]:
     """The columns of a dataset; of a stream that does not know them, those of its first example."""
-    return list(getattr(dataset, "column_names", None) or next(iter(dataset), {}))
+    columns = getattr(dataset, "column_names", None)
+    return list(next(iter(dataset), {}) if columns is None else columns)
 
 
 def is_list(dataset: Any, name: str, columns: Collection[str]) -> bool:
     """Whether a column is there and has several entries a row, as far as is known; a stream may not say."""
-    return name in columns and type((getattr(dataset, "features", None) or {}).get(name)).__name__ != "Value"
+    features = getattr(dataset, "features", None)
+    return name in columns and (features is None or type(features.get(name)).__name__ != "Value")
 
 
 def packed_row(dataset: Any, names: Sequence[str]) -> dict[str, Any] | None:
@@ -214,7 +201,7 @@ def packed_row(dataset: Any, names: Sequence[str]) -> dict[str, Any] | None:
     for batch in dataset.select_columns(columns).with_format("arrow").iter(batch_size=10_000):
         for number in _stepping(batch, names):
             row: dict[str, Any] = batch.slice(number, 1).to_pylist()[0]
-            if documents_of(row) is not None:
+            if holds_several(row):
                 return row
     return None
 

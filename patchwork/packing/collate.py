@@ -1,4 +1,4 @@
-"""What a collator takes and gives so that a flattened batch says where its documents begin."""
+"""Prepares the examples of a collator and completes its batch, so that a flattened batch says where its documents begin."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import Any
 
 from .bins import is_list, packed_row
 from .boundaries import Boundaries, BoundariesError, IsolationError
-from .examples import BESIDE, SAYING, documents_of
+from .examples import BESIDE, SAYING, documents_of, holds_several
 
 # Columns of one entry for each token.
 PER_TOKEN = ("input_ids", "labels", "completion_mask", "assistant_masks")
-# What transformers' flattening collator can be told to say of documents.
+# Set on the collator that SFTTrainer makes for itself.
+_FLATTENS = "_patchwork_flattens_packed_rows"
+# The switches of transformers' flattening collator that add boundaries to its batch.
 _MARKS = ("return_position_ids", "return_flash_attn_kwargs", "return_seq_idx")
 
 
 def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[Any, Sequence[Mapping[str, Any]]]:
     """The collator and the examples of a batch, as they are or ready to be flattened.
 
-    They are flattened where the collator is padding-free, or is the one that SFTTrainer made and an example says that it is
-    packed (`seq_lengths`), as rows for evaluation are under `packing=False, eval_packing=True`. Then the collator is a copy that
-    is padding-free, and each example gets its `seq_lengths` (one document where it had none), empty documents and examples are
-    left out, arrays and tensors become lists, and a single document is truncated to the `max_length` of a collator that has one
-    (TRL 1.0 to 1.7). Beyond what stock returns, the batch has all arguments of `boundary_arguments`; padding to a multiple is one
-    tail, where stock makes each token of it a document.
+    A collator with `padding_free=False` keeps its examples and the shape of its batch, except SFTTrainer's own
+    (`flattens_packed_rows`): that flattens a batch in which an example says that it is packed, such as rows for evaluation under
+    `packing=False, eval_packing=True`, and is replaced by a copy that is padding-free. To be flattened, each example gets its
+    `seq_lengths` (one document where it had none), empty documents and examples are left out, arrays and tensors become lists,
+    and a single document is truncated to the `max_length` of a collator that has one (TRL 1.0 to 1.7).
 
-    Anybody else's collator with `padding_free=False` keeps a row for each example, as stock does; one that holds several
-    documents raises IsolationError, since they would leak.
+    A flattened batch has the keys of TRL's, with its values, and those of `boundary_arguments` that the release does not give
+    by itself. Padding at its end (`pad_to_multiple_of`) is one document more, which `attention_mask` leaves out.
 
-    Raises BoundariesError, naming the example, for lengths that do not sum to its tokens, columns that are not as long as
-    its `input_ids`, examples that do not have the same columns, and a batch without any token.
+    Raises IsolationError for an example of several documents where padding is kept. Raises BoundariesError, naming the example,
+    for lengths that do not sum to its tokens, columns that are not as long as its `input_ids`, examples that do not have the
+    same columns, and a batch without any token.
     """
     if not collator.padding_free:
-        lengths = [documents_of(example) for example in examples]
-        if not getattr(collator, "_patchwork_of_trainer", False):
-            _refuse_several(lengths)
+        if not getattr(collator, _FLATTENS, False):
+            _refuse_several(collator, examples)
             return collator, examples
-        if not any(lengths):
+        if not any(documents_of(example) for example in examples):
             return collator, examples
         collator = copy.copy(collator)
         collator.padding_free = True
@@ -48,13 +49,20 @@ def flattening(collator: Any, examples: Sequence[Mapping[str, Any]]) -> tuple[An
     return collator, [example for example in made if example["seq_lengths"]]
 
 
-def _refuse_several(lengths: Sequence[Sequence[int] | None]) -> None:
-    for number, row in enumerate(lengths):
-        documents = sum(1 for length in row or () if length)
-        if documents > 1:
+def flattens_packed_rows(collator: Any) -> None:
+    """Marks the collator that SFTTrainer makes for itself: it flattens batches of packed rows, whatever `padding_free` is."""
+    setattr(collator, _FLATTENS, True)
+
+
+def _refuse_several(collator: Any, examples: Sequence[Mapping[str, Any]]) -> None:
+    """Raises IsolationError for an example of several documents, which a padded batch would train as one."""
+    for number, example in enumerate(examples):
+        if holds_several(example):
+            columns = ", ".join(name for name in SAYING if example.get(name) is not None)
             raise IsolationError(
-                f"example {number} holds {documents} documents, and a collator made with padding_free=False does not say where "
-                "they begin, so they would leak: make it with padding_free=True, or give it one document in each example"
+                f"example {number} holds several documents (by its {columns}), but {type(collator).__name__} with "
+                "padding_free=False makes one document of each row, so documents would leak: make the collator with "
+                "padding_free=True, or let SFTTrainer make its own"
             )
 
 
@@ -159,10 +167,9 @@ def refuse_dropped(rows: Any, kept: Collection[str] | None) -> None:
     names = [name for name in SAYING if name in columns and name not in (kept or ())]
     if of_dataset:
         names = [name for name in names if is_list(rows, name, columns)]
-        others = [name for name in names if name != "seq_lengths"]
-        packed = bool(names) and ("seq_lengths" in names or packed_row(rows, others) is not None)
+        packed = bool(names) and packed_row(rows, names) is not None
     else:
-        packed = bool(names) and documents_of({name: rows[name] for name in (*names, *BESIDE) if name in rows}) is not None
+        packed = bool(names) and holds_several({name: rows[name] for name in (*names, *BESIDE) if name in rows})
     if packed:
         raise IsolationError(
             f"the dataset is packed (it has {', '.join(names)}), and that column would be dropped as one that the model does not "

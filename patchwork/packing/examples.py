@@ -45,6 +45,14 @@ def documents_of(example: Mapping[str, Any]) -> list[int] | None:
     return [*found.rows[0], *([tail] if tail else [])]
 
 
+def holds_several(example: Mapping[str, Any]) -> bool:
+    """Whether an example says that it holds more than one document; documents without a token do not count.
+
+    Raises as `documents_of` does.
+    """
+    return sum(1 for length in documents_of(example) or () if length) > 1
+
+
 def is_listed(values: Any) -> bool:
     """Whether a value is one row of several: a list, or an array or tensor of one dimension."""
     if hasattr(values, "ndim"):

@@ -41,11 +41,6 @@ def without_padding(trainer: Any, compute: Callable[..., Any], *args: Any, **kwa
         return compute(*args, **kwargs)
 
 
-def _given(models: Iterable[Any]) -> list[Any]:
-    """The models that are there. None is asked for its truth: a compiled one has a length, and no answer."""
-    return [model for model in models if model is not None]
-
-
 def flattens(trainer: Any, args: Any, *models: Any) -> bool:
     """Whether a DPOTrainer of TRL 0.22 to 0.28 is to flatten its batches by itself: where its loss of a flat row is right.
 
@@ -55,6 +50,12 @@ def flattens(trainer: Any, args: Any, *models: Any) -> bool:
     flat = free and not _needs_rows(args) and not _sees(models[0])
     prepare(trainer, free and not flat, *models)
     return flat
+
+
+def _given(models: Iterable[Any]) -> list[Any]:
+    """The models without None. A model is not asked for its truth value: torch's compiled wrapper has none, and a model whose
+    `__len__` gives 0 is a model, too."""
+    return [model for model in models if model is not None]
 
 
 def _needs_rows(args: Any) -> bool:

@@ -31,7 +31,8 @@ def guarded(trainer: Any, given: Mapping[str, Any]) -> Any:
     """
     args, model = given["args"], given["model"]
     if not asks_to_pack(args):
-        packed_stream = any(not hasattr(part, "__len__") and "seq_lengths" in (_columns(part) or ()) for part in _parts(given))
+        streams = [_columns(part) for part in _parts(given) if not hasattr(part, "__len__")]
+        packed_stream = any(columns is not None and "seq_lengths" in columns for columns in streams)
         return _undispatched(args) if packed_stream else args
     dataset: Any = given.get("train_dataset")
     if hasattr(dataset, "__len__") and len(dataset) == 0:

@@ -1,4 +1,4 @@
-"""Does a batch still say what its examples said of their documents? Asked where batches are made, in whatever process that is."""
+"""Compares each batch with the documents that its examples describe, where batches are made, in whatever process that is."""
 
 from __future__ import annotations
 

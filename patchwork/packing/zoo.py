@@ -1,4 +1,4 @@
-"""Is unsloth_zoo's data preparation to pack, and to truncate before? Asked in its `sft_prepare_dataset`."""
+"""Decides in unsloth_zoo's `sft_prepare_dataset` whether to pack, whether to truncate before, and what packs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from patchwork.packing.bins import PackingWarning, keeping, keeping_lengths, truncates
+from patchwork.packing.bins import PackingWarning, keeping, packer_for_training, truncates
 from patchwork.packing.guard import Decision
 from patchwork.packing.trainers import refuse, refused
 
@@ -17,8 +17,8 @@ _FORGOTTEN = "the dataset is packed already (it has seq_lengths), and {}"
 def preparation(
     trainer: Any, args: Any, columns: Collection[str], packing: bool, max_length: int | None, pack_dataset: Any
 ) -> tuple[bool, bool, Any]:
-    """Whether to pack a dataset, whether to cut its documents to `max_length` when they are tokenized, and what packs it: the
-    `pack_dataset` given, whose rows have `seq_lengths` under every strategy.
+    """Whether to pack a dataset, whether to cut its documents to `max_length` when they are tokenized, and what packs them:
+    `pack_dataset` as a trainer calls it, whose rows have `seq_lengths` with each strategy.
 
     With a strategy that truncates, documents are cut as without packing; what another does is left to TRL's packer.
     Without a `pack_dataset` that takes the strategy nothing is packed, after one PackingWarning, or PackingRefused under
@@ -38,9 +38,8 @@ def preparation(
             refuse(trainer, _FORGOTTEN.format("its rows would count as documents: give the documents"))
         if not getattr(trainer, "padding_free", False):
             refuse(trainer, _FORGOTTEN.format("without packing or padding_free its documents are forgotten"))
-    packer = keeping_lengths(pack_dataset)
     if not packing:
-        return False, max_length != 0, packer
+        return False, max_length != 0, pack_dataset
     if max_length is None:
         raise ValueError("packing needs max_length, the tokens in a row: it is None")
     strategy = getattr(args, "packing_strategy", "bfd")
@@ -49,8 +48,8 @@ def preparation(
             f"this TRL has no pack_dataset that is known to take packing_strategy={strategy!r}: TRL 0.22.2 and later have one"
         )
         refused(args, Decision(False, (reason,), model=type(trainer).__name__), type(trainer).__name__)
-        return False, max_length != 0, packer
-    return True, truncates(strategy), packer
+        return False, max_length != 0, pack_dataset
+    return True, truncates(strategy), packer_for_training(pack_dataset)
 
 
 def with_full_documents_told(packed: Any, max_length: int, truncated: bool) -> Any:

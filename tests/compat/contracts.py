@@ -1,95 +1,151 @@
-"""What is asked of public functions that are patched: in the process of the tests, and in one where nothing is patched."""
+"""Calls of public functions that patchwork patches, and the form of what they return. Run with patches and without."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
+import warnings
+from pathlib import Path
 from typing import Any
 
-import datasets
-import tiny
+import numpy as np
+import torch
 import transformers
 import trl
-from transformers import DataCollatorWithFlattening
+from datasets import Dataset, DatasetDict
+from pairs import pairs, quiet, word_tokenizer
+from test_sft import token_lists, trainer
+from tiny import build
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-DOCUMENTS = [[7 * number + place for place in range(1 + number % 4)] for number in range(12)]
-Shapes = dict[str, tuple[str, tuple[int, ...], list[Any]]]
-EXAMPLES = {
-    "plain": [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}],
-    "lengths of one": [{"input_ids": [5, 6, 7], "seq_lengths": [3]}, {"input_ids": [8, 9], "seq_lengths": [2]}],
-    "labels": [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9], "labels": [-100, 9]}],
-    "completions": [{"input_ids": [5, 6, 7], "completion_mask": [0, 1, 1]}, {"input_ids": [8, 9], "completion_mask": [0, 1]}],
-    "several": [{"input_ids": [5, 6, 7, 8], "seq_lengths": [3, 1]}, {"input_ids": [8, 9], "seq_lengths": [2]}],
-}
+from patchwork.packing.bins import PackingWarning
+
+WIDTH = 6
+DOCUMENTS = [[10, 11, 12], [20, 21], [30, 31, 32, 33, 34], [40], [50, 51, 52, 53], [60, 61, 62]]  # three rows of WIDTH
 
 
-def packed(strategy: str, kind: str) -> tuple[str, list[str], Any, dict[str, Any]]:
-    """The kind of what `pack_dataset` returns, its columns, their types, and the values of a row."""
-    data = datasets.Dataset.from_dict({"input_ids": DOCUMENTS, "labels": DOCUMENTS})
-    given = data.to_iterable_dataset() if kind == "stream" else datasets.DatasetDict(train=data) if kind == "several" else data
-    found = trl.pack_dataset(given, 6, strategy, {})
-    part = found["train"] if kind == "several" else found
-    first = next(iter(part))
-    features = None if part.features is None else {name: str(feature) for name, feature in part.features.items()}
-    return type(found).__name__, list(first), features, first
+def form(value: Any) -> Any:
+    """Type, dtype, shape and content of a value, comparable across processes."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return type(value).__name__, str(value.dtype), tuple(value.shape), value.tolist()
+    if isinstance(value, dict) or hasattr(value, "keys"):
+        return type(value).__name__, {name: form(value[name]) for name in value}
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [form(each) for each in value]
+    return type(value).__name__, value
 
 
-def chunked_loss(folder: str) -> float:
-    """A plain Trainer on rows of `wrapped`, which it takes for text without documents."""
-    model = tiny.build("llama")
-    data = trl.pack_dataset(datasets.Dataset.from_dict({"input_ids": DOCUMENTS, "labels": DOCUMENTS}), 6, "wrapped", {})
-    how = {"report_to": "none", "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "remove_unused_columns": False}
-    arguments = transformers.TrainingArguments(output_dir=folder, max_steps=2, per_device_train_batch_size=2, **how)
-    made = transformers.Trainer(model, arguments, transformers.default_data_collator, train_dataset=data)
-    return float(made.train().training_loss)
+def form_of_dataset(data: Any) -> Any:
+    if isinstance(data, dict):
+        return type(data).__name__, {name: form_of_dataset(part) for name, part in data.items()}
+    known = [data.column_names, str(data.features)]
+    return type(data).__name__, known, str(getattr(data, "format", None)), [form(dict(row)) for row in data]
 
 
-def collated(name: str, **settings: Any) -> Shapes:
-    """What TRL's collator makes of examples: dtype, shape and values of each column."""
-    batch = DataCollatorForLanguageModeling(pad_token_id=0, **settings)([dict(each) for each in EXAMPLES[name]])
-    return {
-        key: (
-            str(getattr(each, "dtype", "")),
-            tuple(getattr(each, "shape", ())),
-            getattr(each, "tolist", lambda each=each: each)(),
-        )
-        for key, each in batch.items()
+def documents(kind: str) -> Any:
+    rows = Dataset.from_dict({"input_ids": DOCUMENTS, "labels": [[-token for token in each] for each in DOCUMENTS]})
+    kinds = {
+        "rows": lambda: rows,
+        "one column": lambda: rows.select_columns(["input_ids"]),
+        "a slice": lambda: rows.select(range(1, 5)),
+        "tensors": lambda: rows.with_format("torch"),
+        "some columns": lambda: rows.with_format("numpy", columns=["labels"]),
+        "two datasets": lambda: DatasetDict({"train": rows, "test": rows.select([0, 1])}),
+        "a stream": lambda: rows.to_iterable_dataset(),
     }
+    return kinds[kind]()
 
 
-def flattened(name: str, **settings: Any) -> Shapes:
-    batch = DataCollatorWithFlattening(**settings)([dict(each) for each in EXAMPLES[name]])
-    return {
-        key: (
-            str(getattr(each, "dtype", "")),
-            tuple(getattr(each, "shape", ())),
-            getattr(each, "tolist", lambda each=each: each)(),
-        )
-        for key, each in batch.items()
-    }
+def packed(kind: str, strategy: str) -> Any:
+    return form_of_dataset(trl.pack_dataset(documents(kind), WIDTH, strategy))
+
+
+def losses_of_chunks(folder: Path, strategy: str, unused: bool) -> Any:
+    """A plain Trainer with its default collator, each of whose rows is one text."""
+    rows = trl.pack_dataset(documents("rows"), WIDTH, strategy)
+    rows = rows.map(lambda row: {"labels": row["input_ids"]})
+    return chunks_trained(folder, rows, unused)
+
+
+def chunks_trained(folder: Path, rows: Any, unused: bool) -> float:
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=len(rows),
+        max_steps=1,
+        remove_unused_columns=unused,
+        logging_steps=1,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    made = transformers.Trainer(model=build("llama"), args=arguments, train_dataset=rows)
+    made.train()
+    return float(made.state.log_history[0]["loss"])
+
+
+def of_one_document() -> Any:
+    return Dataset.from_dict({"input_ids": [[5, 6, 7], [8, 9, 10]], "labels": [[5, 6, 7], [8, 9, 10]], "seq_lengths": [[3], [3]]})
+
+
+def collated(examples: Any, **settings: Any) -> Any:
+    """A batch of the collator; settings that a release does not know are left out."""
+    fields = {field.name for field in dataclasses.fields(DataCollatorForLanguageModeling)}
+    known = {name: value for name, value in settings.items() if name in fields}
+    return form(DataCollatorForLanguageModeling(pad_token_id=0, **known)(copy.deepcopy(examples)))
+
+
+def prepared(folder: Path, **settings: Any) -> Any:
+    """Datasets and collator of an SFTTrainer."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PackingWarning)
+        made = trainer(build("llama"), folder, evaluation=Dataset.from_dict({"input_ids": token_lists()}), **settings)
+    fields = {field.name: getattr(made.data_collator, field.name) for field in dataclasses.fields(made.data_collator)}
+    data = [form_of_dataset(each) for each in (made.train_dataset, made.eval_dataset)]
+    columns = form_of_dataset(made._remove_unused_columns(made.eval_dataset))
+    return type(made.data_collator).__name__, fields, data, columns, made._signature_columns
+
+
+def loss_of_sft(folder: Path) -> Any:
+    """What `compute_loss` returns for a padded batch."""
+    made = trainer(build("llama"), folder, packing=False, gradient_checkpointing=False)
+    inputs = next(iter(made.get_train_dataloader()))
+    loss, outputs = made.compute_loss(made.model, dict(inputs), return_outputs=True)
+    return form(inputs), form(loss.detach()), type(outputs).__name__, form(outputs.logits.detach())
+
+
+def loss_of_dpo(folder: Path) -> Any:
+    made = trl.DPOTrainer(
+        model=build("llama"),
+        ref_model=build("llama"),
+        args=trl.DPOConfig(**quiet(folder, gradient_checkpointing=False)),
+        train_dataset=Dataset.from_dict(pairs()),
+        processing_class=word_tokenizer(),
+    )
+    made.model_accepts_loss_kwargs = False
+    inputs = next(iter(made.get_train_dataloader()))
+    loss, outputs = made.compute_loss(made.model, dict(inputs), return_outputs=True)
+    made._set_signature_columns_if_needed()
+    form_of_outputs = {name: form(value.detach()) for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+    kinds = type(outputs).__name__, type(made.data_collator).__name__
+    return form(inputs), form(loss.detach()), form_of_outputs, kinds, form_of_dataset(made.train_dataset), made._signature_columns
+
+
+def flattened(features: Any, call: dict[str, Any], settings: dict[str, Any]) -> Any:
+    return form(transformers.DataCollatorWithFlattening(**settings)(copy.deepcopy(features), **call))
 
 
 def signatures() -> dict[str, str]:
-    """How the public classes and functions that hold patches are called."""
-    names: dict[str, Any] = {
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    functions = {
         "pack_dataset": trl.pack_dataset,
-        "SFTTrainer": trl.SFTTrainer.__init__,
-        "SFTTrainer.compute_loss": trl.SFTTrainer.compute_loss,
-        "DPOTrainer": trl.DPOTrainer.__init__,
+        "torch_call": DataCollatorForLanguageModeling.torch_call,
+        "SFTTrainer": SFTTrainer.__init__,
+        "compute_loss": SFTTrainer.compute_loss,
+        "flattening": transformers.DataCollatorWithFlattening.__call__,
         "Trainer": transformers.Trainer.__init__,
-        "Trainer.call_model_init": transformers.Trainer.call_model_init,
-        "DataCollatorWithFlattening": DataCollatorWithFlattening.__call__,
-        "DataCollatorForLanguageModeling": DataCollatorForLanguageModeling.torch_call,
-        "LlamaForCausalLM": transformers.LlamaForCausalLM.forward,
-        "LlamaModel": transformers.LlamaModel.forward,
-        "gradient_checkpointing_enable": transformers.PreTrainedModel.gradient_checkpointing_enable,
+        "unused": transformers.Trainer._remove_unused_columns,
     }
-    return {name: str(inspect.signature(function)) for name, function in names.items()}
-
-
-def training_columns() -> list[str]:
-    """The columns that a Trainer leaves of a dataset."""
-    data = datasets.Dataset.from_list([{"input_ids": [5, 6], "labels": [5, 6], "text": "two", "position_ids": [0, 1]}])
-    arguments = transformers.TrainingArguments(output_dir="unused", report_to="none", use_cpu=True)
-    made = transformers.Trainer(tiny.build("llama"), arguments, train_dataset=data)
-    return list(made._remove_unused_columns(data).column_names)
+    return {name: ", ".join(inspect.signature(function).parameters) for name, function in functions.items()}

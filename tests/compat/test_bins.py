@@ -15,15 +15,11 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
-from patchwork.packing.bins import PackingWarning, accounted, columns_of, keeping_lengths, pack_wrapped  # noqa: E402
+from patchwork.packing.bins import PackingWarning, accounted, columns_of, pack_wrapped, packer_for_training  # noqa: E402
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 9), max_size=9), max_size=12)
 VERSION = Version(trl.__version__)
 SPLITTING = "bfd-requeue" if Version("1.0") > VERSION else "bfd_split"
-
-
-def pack_for_a_trainer(*args):
-    return keeping_lengths(trl.pack_dataset)(*args)
 
 
 def dataset_of(documents):
@@ -32,7 +28,7 @@ def dataset_of(documents):
 
 
 @given(DOCUMENTS, st.integers(1, 7), st.data())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_wrapped_rows_are_the_stream_cut_at_documents_and_rows(documents, width, data):
     table = pa.table(
         {"input_ids": pa.array(documents, pa.list_(pa.int64())), "labels": pa.array(documents, pa.list_(pa.int32()))}
@@ -70,7 +66,7 @@ def test_several_datasets_are_packed_each_by_itself(patched):
     documents = {"train": [[1, 2, 3], [], [4]], "test": [[5, 6], [7, 8, 9, 10, 11]]}
     given = datasets.DatasetDict({name: dataset_of(part) for name, part in documents.items()})
     with pytest.warns(PackingWarning, match="1 of 3 documents are empty"):
-        packed = pack_for_a_trainer(given, 4, "wrapped", {})
+        packed = packer_for_training(trl.pack_dataset)(given, 4, "wrapped", {})
     assert isinstance(packed, datasets.DatasetDict)
     assert packed["train"]["input_ids"][:] == [[1, 2, 3, 4]]
     assert packed["test"]["seq_lengths"][:] == [[2, 2], [3]]
@@ -93,7 +89,7 @@ def test_no_token_is_lost_or_there_twice_in_any_strategy(strategy, patched):
         pytest.skip("this release has no such strategy")
     documents = [[number * 10 + place for place in range(number % 7)] for number in range(2500)]
     with pytest.warns(PackingWarning, match=r"358 of 2500 documents are empty"):
-        packed = pack_for_a_trainer(dataset_of(documents), 6, strategy, {})
+        packed = packer_for_training(trl.pack_dataset)(dataset_of(documents), 6, strategy, {})
     assert sorted(token for row in packed["input_ids"] for token in row) == sorted(itertools.chain(*documents))
     assert [sum(lengths) for lengths in packed["seq_lengths"]] == [len(row) for row in packed["input_ids"]]
     assert all(0 < len(row) <= 6 for row in packed["input_ids"])
@@ -136,7 +132,7 @@ def test_what_is_cut_of_a_stream_is_counted_as_it_is_read(patched):
 @pytest.mark.parametrize(("documents", "width"), [([[1], [2]], 4), ([[1, 2], [3]], 1)], ids=["documents", "rows"])
 def test_documents_of_one_token_are_told(documents, width, patched):
     with pytest.warns(PackingWarning, match=f"to max_length={width} gave documents of one token only"):
-        pack_for_a_trainer(dataset_of(documents), width, "wrapped", {})
+        packer_for_training(trl.pack_dataset)(dataset_of(documents), width, "wrapped", {})
 
 
 @pytest.mark.parametrize("documents", [[], [[], []]], ids=["no rows", "empty rows"])
@@ -153,6 +149,9 @@ def test_a_packer_that_loses_tokens_or_boundaries_is_noticed():
         accounted(dataset.select([0]).add_column("seq_lengths", [[2]]), dataset, 4, "bfd")
     with pytest.raises(IsolationError, match="rows without seq_lengths"):
         accounted(dataset, dataset, 4, "bfd")
+    with pytest.raises(IsolationError, match="rows without seq_lengths"):
+        accounted(dataset, dataset, 4, "wrapped", seq_lengths=True)
+    assert accounted(dataset, dataset, 4, "wrapped") is dataset
 
 
 def test_a_stream_that_does_not_know_its_columns_is_asked_for_one_example():
@@ -166,7 +165,7 @@ def test_several_columns_get_one_column_of_lengths_with_one_list_a_row(strategy,
     documents = [[number * 10 + place for place in range(1 + number % 4)] for number in range(30)]
     negated = [[-token for token in tokens] for tokens in documents]
     dataset = datasets.Dataset.from_dict({"input_ids": documents, "labels": negated, "completion_mask": documents})
-    packed = pack_for_a_trainer(dataset, 6, strategy, {})
+    packed = packer_for_training(trl.pack_dataset)(dataset, 6, strategy, {})
     assert packed.column_names == ["input_ids", "labels", "completion_mask", "seq_lengths"]
     for row in packed:
         assert sum(row["seq_lengths"]) == len(row["input_ids"])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -424,70 +422,3 @@ def _tokens_of_backbones(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(unpadding.Taken, "put_back", counted)
     return seen
-
-
-# ---- models that cannot be asked for their truth, length or equality ----------------------------------------------
-
-
-def compiled(model: torch.nn.Module) -> Any:
-    return torch.compile(model, backend="eager")
-
-
-def of_length_zero(model: torch.nn.Module) -> Any:
-    return _as(model, __len__=lambda self: 0)
-
-
-def unanswering(model: torch.nn.Module) -> Any:
-    def asked(self: Any, *_: Any) -> bool:
-        raise AssertionError("a model was asked for its truth or equality")
-
-    return _as(model, __bool__=asked, __eq__=asked, __hash__=object.__hash__)
-
-
-def _as(model: torch.nn.Module, **methods: Any) -> Any:
-    made = copy.deepcopy(model)
-    made.__class__ = type(type(model).__name__, (type(model),), {**methods, "__module__": type(model).__module__})
-    return made
-
-
-@pytest.mark.parametrize("how", [of_length_zero, unanswering, pytest.param(compiled, marks=pytest.mark.slow)])
-def test_no_model_is_asked_for_more_than_its_modules(how: Any) -> None:
-    """By what the trainer calls: stock's own trainers ask some of these models themselves."""
-    model, reference = (how(each) for each in (build("llama"), build("llama")))
-    args = SimpleNamespace(padding_free=True, parallelism_config=None)
-    assert preference.padding_free(args, model, None, reference)
-    made = SimpleNamespace(model=model, ref_model=reference)
-    preference.prepare(made, True, model, None, reference)
-    switched = preference.without_padding(made, lambda: [unpadding.UNPADS in vars(each) for each in model.modules()])
-    assert any(switched)
-    assert not any(unpadding.UNPADS in vars(each) for each in model.modules())
-    torch._dynamo.reset()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("padding_free", [False, True], ids=["padded", "padding-free"])
-@pytest.mark.parametrize("way", ["model", "reference", "torch_compile"])
-def test_a_compiled_model_trains_as_it_is(way: str, padding_free: bool, patched_once: None, tmp_path: Path) -> None:
-    model = build("llama")
-    reference = other(model)
-    expected, _, _ = step(tmp_path, model, reference)
-    given = compiled(copy.deepcopy(model)) if way == "model" else model
-    beside = compiled(copy.deepcopy(reference)) if way == "reference" else reference
-    how = {"torch_compile": True, "torch_compile_backend": "eager"} if way == "torch_compile" else {}
-    with patchwork_off():
-        try:
-            stocks = step(tmp_path, given, beside, **how)[0]
-        except (AttributeError, TypeError, ValueError) as error:
-            pytest.skip(f"stock cannot do this in this release: {error}")
-    assert stocks == pytest.approx(expected, abs=1e-5)
-    assert step(tmp_path, given, beside, padding_free=padding_free, **how)[0] == pytest.approx(expected, abs=1e-5)
-    torch._dynamo.reset()
-
-
-@contextmanager
-def patchwork_off() -> Iterator[None]:
-    patchwork.revert()
-    try:
-        yield
-    finally:
-        patchwork.apply()

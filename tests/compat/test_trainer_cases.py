@@ -27,7 +27,7 @@ from test_sft import LENGTHS, build_without_router_loss, byte_tokenizer, token_l
 import patchwork
 from patchwork import AnchorMissing, Patch, required, rewrite
 from patchwork.packing import Boundaries
-from patchwork.packing.bins import keeping_lengths
+from patchwork.packing.bins import packer_for_training
 from patchwork.patches import PATCHES
 
 # Without experts where there is one: some releases of TRL add the router's auxiliary loss whatever the config says.
@@ -287,7 +287,7 @@ def test_each_name_of_a_patched_function_is_patched() -> None:
     names = (trl.data_utils.pack_dataset, sft.pack_dataset, getattr(trl, "pack_dataset", sft.pack_dataset))
     rows = datasets.Dataset.from_dict({"input_ids": [[1, 2, 3], [4, 5]]})
     for pack in names:
-        assert "seq_lengths" in keeping_lengths(pack)(rows, 4, "wrapped").column_names
+        assert "seq_lengths" in packer_for_training(pack)(rows, 4, "wrapped").column_names
     classes = (trl.SFTTrainer, trl.trainer.SFTTrainer, sft.SFTTrainer)
     assert all("guarded" in each.__init__.__code__.co_names for each in classes)
 

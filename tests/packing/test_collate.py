@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from patchwork.packing.boundaries import BoundariesError, IsolationError
-from patchwork.packing.collate import boundary_arguments, flattening
+from patchwork.packing.collate import boundary_arguments, flattening, flattens_packed_rows
 
 FLAT = SimpleNamespace(padding_free=True)
 PADDED = SimpleNamespace(padding_free=False)
-OF_TRAINER = SimpleNamespace(padding_free=False, _patchwork_of_trainer=True)
 
 
 def lengths(examples):
@@ -27,25 +26,51 @@ def test_a_padded_batch_is_left_alone():
     assert same is examples
 
 
-def test_one_packed_example_makes_the_batch_flat():
-    collator, examples = flattening(OF_TRAINER, [{"input_ids": [1, 2, 3], "seq_lengths": [2, 1]}])
+def test_one_packed_example_makes_the_batch_of_the_trainers_own_collator_flat():
+    own = SimpleNamespace(padding_free=False)
+    flattens_packed_rows(own)
+    collator, examples = flattening(own, [{"input_ids": [1, 2, 3], "seq_lengths": [2, 1]}])
     assert collator.padding_free
-    assert not OF_TRAINER.padding_free
+    assert not own.padding_free
     assert lengths(examples) == [[2, 1]]
 
 
-@pytest.mark.parametrize("columns", [{"seq_lengths": [3]}, {"seq_lengths": [0, 3]}, {"position_ids": [0, 1, 2]}])
-def test_a_collator_of_anybody_else_keeps_a_row_for_each_example(columns):
-    examples = [{"input_ids": [1, 2, 3], **columns}, {"input_ids": [4, 5]}]
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"seq_lengths": [2, 1]},
+        {"seq_lengths": np.array([2, 1])},
+        {"position_ids": [0, 1, 0]},
+        {"seq_idx": [0, 0, 1]},
+        {"packed_seq_lengths": [2, 1]},
+    ],
+    ids=["seq_lengths", "array", "position_ids", "seq_idx", "packed_seq_lengths"],
+)
+def test_a_collator_that_keeps_padding_refuses_rows_of_several_documents(columns):
+    [name] = columns
+    examples = [{"input_ids": [4]}, {"input_ids": [1, 2, 3], **columns}]
+    with pytest.raises(IsolationError, match=rf"example 1 holds several documents \(by its {name}\).*padding_free=True"):
+        flattening(PADDED, examples)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"seq_lengths": [3]},
+        {"seq_lengths": [0, 3, 0]},
+        {"seq_lengths": None},
+        {"seq_lengths": []},
+        {"position_ids": [0, 1, 2]},
+        {"position_ids": [5, 6, 7]},
+        {"seq_idx": [0, 0, 0]},
+    ],
+    ids=str,
+)
+def test_a_collator_that_keeps_padding_keeps_rows_of_one_document(columns):
+    examples = [{"input_ids": [1, 2, 3], **columns}]
     collator, same = flattening(PADDED, examples)
     assert collator is PADDED
     assert same is examples
-
-
-@pytest.mark.parametrize("columns", [{"seq_lengths": [2, 1]}, {"position_ids": [0, 1, 0]}, {"seq_idx": [0, 0, 1]}])
-def test_and_refuses_one_of_several_documents(columns):
-    with pytest.raises(IsolationError, match="example 1 holds 2 documents, and a collator made with padding_free=False"):
-        flattening(PADDED, [{"input_ids": [4, 5]}, {"input_ids": [1, 2, 3], **columns}])
 
 
 def test_examples_that_disagree_on_seq_lengths_keep_theirs():
