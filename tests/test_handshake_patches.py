@@ -36,6 +36,12 @@ FUNCTION = "@functools.lru_cache\n@dispatch('kernel')\ndef {name}(x, renamed=Non
 METHOD = "class {owner}:\n    def {name}(self, x, renamed=None, **kwargs):\n        return x\n"
 
 
+@pytest.fixture(autouse=True)
+def reverted() -> Iterator[None]:
+    yield
+    patchwork.revert()
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Patch], None]]:
     """Installs a package with the function that a patch is for, in its newest release."""
@@ -57,7 +63,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         packages.append(patch.module.partition(".")[0])
 
     yield install
-    patchwork.revert()
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
 
