@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start
+from patchwork import Case, Patch, at_start
 
 
 def _patch(name: str, target: str, kernel: str, versions: dict[str, str]) -> Patch:
-    report = f"from patchwork.packing.handshake import saw\nsaw({kernel!r}, locals())"
+    report = f"from patchwork.packing.hooks import saw\nsaw({kernel!r}, locals())"
     before, after = f'def {kernel}(x, **kwargs):\n    """Doc."""\n', "    return x\n"
     return Patch(
         name=name,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start
+from patchwork import Case, Patch, at_start
 
-_REFUSE = "from patchwork.packing.added import refuse_adapters\nrefuse_adapters(self, locals())"
+_REFUSE = "from patchwork.packing.hooks import refuse_adapters\nrefuse_adapters(self, locals())"
 
 
 def _patch(task: str) -> Patch:
@@ -22,7 +22,7 @@ def _patch(task: str) -> Patch:
             Case(
                 before="def forward(self, input_ids=None, **kwargs):\n    return self.base_model(input_ids)\n",
                 after=(
-                    "def forward(self, input_ids=None, **kwargs):\n    from patchwork.packing.added import refuse_adapters\n"
+                    "def forward(self, input_ids=None, **kwargs):\n    from patchwork.packing.hooks import refuse_adapters\n"
                     "    refuse_adapters(self, locals())\n    return self.base_model(input_ids)\n"
                 ),
             )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import packing as packing
-    from .catalog import apply as apply
-    from .catalog import revert as revert
-    from .catalog import status as status
+    from .api import apply as apply
+    from .api import revert as revert
+    from .api import status as status
     from .engine.errors import AnchorAmbiguous as AnchorAmbiguous
     from .engine.errors import AnchorMissing as AnchorMissing
     from .engine.errors import AnchorMoved as AnchorMoved
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "catalog": ("apply", "revert", "status"),
+    "api": ("apply", "revert", "status"),
     "engine.errors": (
         "AnchorAmbiguous",
         "AnchorMissing",

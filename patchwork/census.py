@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import progress
-from .packing.shrink import ProbeError
+from .packing.errors import ProbeError
 
 STATES = {
     "isolated": "packed rows are exact, and a leak would have been seen",

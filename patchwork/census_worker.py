@@ -24,9 +24,10 @@ from huggingface_hub.errors import StrictDataclassError
 from patchwork import apply, revert
 from patchwork.packing import IsolationError, PackingRefused, probe
 from patchwork.packing.config_fields import token_ids
+from patchwork.packing.errors import ProbeError
 from patchwork.packing.isolation import restore
 from patchwork.packing.leaks import embeddings
-from patchwork.packing.shrink import ProbeError, shrink, tiny_model
+from patchwork.packing.shrink import shrink, tiny_model
 from patchwork.packing.sources import config_of
 
 # Each with a seed: what depends on values (ties between tokens to choose from) may show in one row only.

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from . import progress
-from .catalog import named, tell_command
 from .releases.against import LeftOut, packages_of, resolve
 from .releases.checking import Finding, check_all, refuse_namesakes
+from .selection import named, tell_command
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from . import __version__
 from .colours import COLOURS
 from .demo_data import DemoError
 from .engine.errors import InvalidMatrix, InvalidPatch, PatchError, UnknownPatch, UnknownRelease
-from .packing.shrink import ProbeError
+from .packing.errors import ProbeError
 
 if TYPE_CHECKING:
     from .doctor import Diagnosis
@@ -52,8 +52,9 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command("list")
 def list_patches(as_json: Json = False) -> None:
     """Every patch: whether it fits what is installed, and why it exists."""
-    from .catalog import all_patches, previews
+    from .api import previews
     from .doctor import patch_as_dict
+    from .selection import all_patches
 
     found = previews(all_patches())
     if as_json:
@@ -97,7 +98,8 @@ def diff(
     """The change that a patch makes to the installed source, or to that of a release, folder or wheel."""
     if against:
         return _diff_against(name, against, as_json)
-    from .catalog import named, previews
+    from .api import previews
+    from .selection import named
 
     found = previews(named([name]), switches=False)
     if as_json:
@@ -224,8 +226,9 @@ def _check_use(context: typer.Context, model: str | None, everything: bool) -> N
 
 
 def _check_installed(names: list[str] | None, as_json: bool) -> None:
-    from .catalog import named, previews
+    from .api import previews
     from .doctor import patch_as_dict
+    from .selection import named
 
     found = previews(named(names or ()))
     if as_json:

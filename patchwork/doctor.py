@@ -17,12 +17,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from .catalog import all_patches, old_tool_installed, previews
+from .api import old_tool_installed, previews
 from .engine.copies import copies
 from .engine.preview import Preview
 from .imports import Trial, try_imports
 from .packing.families import ATTENTION_ONLY, FAMILIES
 from .packing.switches import hybrid_packing, wrong_switches
+from .selection import all_patches
 
 # Distribution name by import name, where the two differ.
 _PACKAGES = {

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import matrix_tables, progress
-from .catalog import all_patches
 from .matrix_tables import Result
 from .releases import expectations, matrix, updating
+from .selection import all_patches
 
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .packing.shrink import ProbeError
+from .packing.errors import ProbeError
 
 if TYPE_CHECKING:
     from .packing import LeakReport
@@ -70,7 +70,7 @@ def run(
     measured, before anything is patched where that can be known.
     """
     _check_installed(picture)
-    from .catalog import apply
+    from .api import apply
     from .packing import IsolationError, PackingRefused, isolate, probe
     from .packing.sources import config_of, load
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import patchwork
-from patchwork.catalog import all_patches
 from patchwork.engine.report import STATES
+from patchwork.selection import all_patches
 
 POST_INIT = '''
 class PreTrainedModel:

@@ -75,7 +75,7 @@ def test_a_kernel_reports_what_it_is_called_with(
     if find_spec(patch.module.partition(".")[0]) is not None:
         pytest.skip("the real package is installed")
     seen: list[tuple[str, Any]] = []
-    monkeypatch.setattr("patchwork.packing.handshake.saw", lambda name, given: seen.append((name, dict(given))))
+    monkeypatch.setattr("patchwork.packing.hooks.saw", lambda name, given: seen.append((name, dict(given))))
     installed(patch)
     if imported:
         importlib.import_module(patch.module)

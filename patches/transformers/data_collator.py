@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start
+from patchwork import Case, Patch, at_start
 
-_READY = "from patchwork.packing.collate import documents_to_flatten\nfeatures = documents_to_flatten(self, features)"
+_READY = "from patchwork.packing.hooks import documents_to_flatten\nfeatures = documents_to_flatten(self, features)"
 
 PATCHES = (
     Patch(
@@ -21,7 +21,7 @@ PATCHES = (
                 before="def __call__(self, features, separator_id=None):\n    return len(features)\n",
                 after=(
                     "def __call__(self, features, separator_id=None):\n"
-                    "    from patchwork.packing.collate import documents_to_flatten\n"
+                    "    from patchwork.packing.hooks import documents_to_flatten\n"
                     "    features = documents_to_flatten(self, features)\n    return len(features)\n"
                 ),
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from patchwork.engine.patch import Case, Patch, parameter, required
+from patchwork import Case, Patch, parameter, required
 
 _SEQ_IDX = parameter("seq_idx", default="None")
 _CONVOLUTION = "causal_conv1d_fn(x=$X, weight=$WEIGHT, bias=$BIAS, activation=$ACTIVATION)"

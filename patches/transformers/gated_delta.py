@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, parameter, required
+from patchwork import Case, Patch, parameter, required
 
 _MIXERS = {
     "qwen3_next": ("Qwen3NextGatedDeltaNet", ">=4.57"),

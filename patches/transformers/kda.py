@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, required
+from patchwork import Case, Patch, required
 
 _MIXERS = {
     "kimi_linear": ("KimiLinearDeltaAttention", ">=5.17"),

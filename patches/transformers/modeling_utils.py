@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start
+from patchwork import Case, Patch, at_start
 
-_CARRY = "from patchwork.packing.recompute import carrying\ngradient_checkpointing_func = carrying(gradient_checkpointing_func)"
+_CARRY = "from patchwork.packing.hooks import carrying\ngradient_checkpointing_func = carrying(gradient_checkpointing_func)"
 _SET = "def _set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=None):\n    {}self.func = enable\n"
 
 PATCHES = (
@@ -16,12 +16,12 @@ PATCHES = (
             "Recurrent mixers and some attention masks carry state from one packed document into the next in every release. "
             "Every model passes here when its modules are complete, so here documents are kept apart, or packing refused."
         ),
-        edits=[at_start("from patchwork.packing.isolation import adopt\nadopt(self)")],
+        edits=[at_start("from patchwork.packing.hooks import adopt\nadopt(self)")],
         cases=[
             Case(
                 before='def post_init(self):\n    """Doc."""\n    self.init_weights()\n',
                 after=(
-                    'def post_init(self):\n    """Doc."""\n    from patchwork.packing.isolation import adopt\n    adopt(self)\n'
+                    'def post_init(self):\n    """Doc."""\n    from patchwork.packing.hooks import adopt\n    adopt(self)\n'
                     "    self.init_weights()\n"
                 ),
             )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start, required
+from patchwork import Case, Patch, at_start, required
 
-_PREPARED = "from patchwork.packing.adoption import batch_prepared\nbatch_prepared(self, inputs)"
-_STEP = "from patchwork.packing.batches import in_step"
-_WATCH = "from patchwork.packing.watched import Watched\ndata_collator = Watched(data_collator)"
-_ADOPT = "from patchwork.packing.guard import adopt_model\nadopt_model(model)"
+_PREPARED = "from patchwork.packing.hooks import batch_prepared\nbatch_prepared(self, inputs)"
+_STEP = "from patchwork.packing.hooks import in_step"
+_WATCH = "from patchwork.workers import watched\ndata_collator = watched(data_collator)"
+_ADOPT = "from patchwork.packing.hooks import adopt_model\nadopt_model(model)"
 
 
 def _stepping(name: str, target: str, method: str, versions: str) -> Patch:
@@ -44,7 +44,7 @@ PATCHES = (
             Case(
                 before="def __init__(self, model=None):\n    self.model = model\n",
                 after=(
-                    "def __init__(self, model=None):\n    from patchwork.packing.guard import adopt_model\n"
+                    "def __init__(self, model=None):\n    from patchwork.packing.hooks import adopt_model\n"
                     "    adopt_model(model)\n    self.model = model\n"
                 ),
             )
@@ -64,7 +64,7 @@ PATCHES = (
                 before="def call_model_init(self, trial=None):\n    model = self.model_init()\n    return model\n",
                 after=(
                     "def call_model_init(self, trial=None):\n    model = self.model_init()\n"
-                    "    from patchwork.packing.guard import adopt_model\n    adopt_model(model)\n    return model\n"
+                    "    from patchwork.packing.hooks import adopt_model\n    adopt_model(model)\n    return model\n"
                 ),
             )
         ],
@@ -83,7 +83,7 @@ PATCHES = (
                 before="def _prepare_inputs(self, inputs):\n    inputs = self._prepare_input(inputs)\n    return inputs\n",
                 after=(
                     "def _prepare_inputs(self, inputs):\n    inputs = self._prepare_input(inputs)\n"
-                    "    from patchwork.packing.adoption import batch_prepared\n"
+                    "    from patchwork.packing.hooks import batch_prepared\n"
                     "    batch_prepared(self, inputs)\n    return inputs\n"
                 ),
             )
@@ -106,8 +106,8 @@ PATCHES = (
             Case(
                 before="def _get_dataloader(self):\n    dataloader_params = {'a': 1}\n    return dataloader_params\n",
                 after=(
-                    "def _get_dataloader(self):\n    from patchwork.packing.watched import Watched\n"
-                    "    data_collator = Watched(data_collator)\n    dataloader_params = {'a': 1}\n    return dataloader_params\n"
+                    "def _get_dataloader(self):\n    from patchwork.workers import watched\n"
+                    "    data_collator = watched(data_collator)\n    dataloader_params = {'a': 1}\n    return dataloader_params\n"
                 ),
             )
         ],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, required
+from patchwork import Case, Patch, required
 
-_REFUSE = "from patchwork.packing.collate import refuse_dropped\nrefuse_dropped({columns}, {kept})"
+_REFUSE = "from patchwork.packing.hooks import refuse_dropped\nrefuse_dropped({columns}, {kept})"
 _OF_DATASET = _REFUSE.format(columns="dataset", kept="signature_columns")
 _OF_EXAMPLE = _REFUSE.format(columns="feature", kept="self.signature_columns")
 _REASON = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Patch, at_start, optional, parameter, required
+from patchwork import Patch, at_start, optional, parameter, required
 
 PATCHES = (
     Patch(
@@ -17,7 +17,7 @@ PATCHES = (
         edits=[
             parameter("_patchwork_seq_lengths", default="False"),
             at_start(
-                "from patchwork.packing.bins import accounted, pack_wrapped, pack_wrapped_as_trl, packable\n"
+                "from patchwork.packing.hooks import accounted, pack_wrapped, pack_wrapped_as_trl, packable\n"
                 "dataset = _patchwork_documents = packable(dataset, seq_length, strategy)"
             ),
             required("dataset.map(_pack_wrapped, $$$HOW)").replace(

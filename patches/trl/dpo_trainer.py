@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start, optional, required
+from patchwork import Case, Patch, at_start, optional, required
 
 _GIVEN_UP = """
 self.padding_free = args.padding_free
@@ -11,21 +11,21 @@ if self.padding_free:
     self.padding_free = False
 """
 _DECIDED = """
-from patchwork.packing.preference import padding_free
+from patchwork.packing.hooks import padding_free
 self.padding_free = padding_free(args, model, ref_model)
 """
 _PREPARED = """
-from patchwork.packing.preference import prepare
+from patchwork.packing.hooks import prepare
 prepare(self, self.padding_free, self.model, self.ref_model)
 """
 _TAGS = "self.model.add_model_tags(self._tag_names)"
 _FLATTENS = """
-from patchwork.packing.preference import flattens
+from patchwork.packing.hooks import flattens
 self.padding_free = flattens(self, args, model, self.ref_model)
 """
 _ATTENTION = 'if model.config._attn_implementation != "flash_attention_2":\n    logger.warning($TEXT)'
 _TRAINER = "trl.trainer.dpo_trainer:DPOTrainer"
-_WITHOUT = "from patchwork.packing.preference import without_padding"
+_WITHOUT = "from patchwork.packing.hooks import without_padding"
 _WHILE = "The models that a trainer was given compute without padding in its own losses only; elsewhere they are as they were."
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from patchwork.engine.patch import Case, Patch, at_start, one_of, required
+from patchwork import Case, Patch, at_start, one_of, required
 
 _COLLATOR = "trl.trainer.sft_trainer:DataCollatorForLanguageModeling.torch_call"
 _INIT = "trl.trainer.sft_trainer:SFTTrainer.__init__"
 _PREPARE = "trl.trainer.sft_trainer:SFTTrainer._prepare_dataset"
 
-_FLATTEN = "from patchwork.packing.collate import flattening, places_in\nself, examples = flattening(self, examples)"
+_FLATTEN = "from patchwork.packing.hooks import flattening, places_in\nself, examples = flattening(self, examples)"
 _POSITIONS_ALONE = """
 if self.padding_free:
     output["position_ids"] = pad($$$PADDING)
@@ -22,9 +22,7 @@ _UNCOUNTED = (
     "Where packing was refused, padded rows lose the tokens of long documents that packing might have kept, without a word. And "
     "rows that came packed are cut, their lengths are not."
 )
-_COUNT = (
-    "from patchwork.packing.trainers import before_truncation, is_packed\ndataset = before_truncation(args, dataset, packing)"
-)
+_COUNT = "from patchwork.packing.hooks import before_truncation, is_packed\ndataset = before_truncation(args, dataset, packing)"
 _TRUNCATED = "truncate_dataset(dataset, args.max_length, map_kwargs)"
 # Where rows are truncated that are not packed; from 1.0 to 1.7 in the collator, after packing was left out here.
 _UNPACKED = "args.max_length is not None and not packing"
@@ -86,7 +84,7 @@ PATCHES = (
         edits=[
             required(_POSITIONS_ALONE).insert_after(
                 "if self.padding_free:\n"
-                "    from patchwork.packing.collate import boundary_arguments\n"
+                "    from patchwork.packing.hooks import boundary_arguments\n"
                 '    output.update(boundary_arguments(examples, output["input_ids"]))'
             )
         ],
@@ -121,9 +119,7 @@ PATCHES = (
         ),
         edits=[
             at_start(
-                "from patchwork.packing.trainers import confirmed, guarded\n"
-                "_patchwork_model = model\n"
-                "args = guarded(self, locals())"
+                "from patchwork.packing.hooks import confirmed, guarded\n_patchwork_model = model\nargs = guarded(self, locals())"
             ),
             required(
                 "if isinstance(processing_class, ProcessorMixin):\n    $$$THEN\nelif $PLAIN:\n    $$$ELSE\nelse:\n    raise $E"
@@ -133,7 +129,7 @@ PATCHES = (
             ),
             required('if args.packing and args.packing_strategy == "wrapped":\n    logger.warning($TEXT)').remove(),
             required("data_collator = DataCollatorForLanguageModeling($$$SETTINGS)").insert_after(
-                "from patchwork.packing.collate import flattens_packed_rows\nflattens_packed_rows(data_collator)"
+                "from patchwork.packing.hooks import flattens_packed_rows\nflattens_packed_rows(data_collator)"
             ),
         ],
     ),
@@ -146,7 +142,7 @@ PATCHES = (
             "and before 1.0 its preparation takes what a processor makes of one text for a batch: so the tokenizer does it."
         ),
         edits=[
-            at_start("from patchwork.packing.trainers import text_side"),
+            at_start("from patchwork.packing.hooks import text_side"),
             required("if processing_class is None:\n    $$$LOAD").insert_after(
                 "processing_class = text_side(processing_class, args, train_dataset)"
             ),
@@ -158,7 +154,7 @@ PATCHES = (
         versions={"trl": ">=1.0,<1.10"},
         reason="Before 1.10 whoever has a processor is refused packing, for text too.",
         edits=[
-            at_start("from patchwork.packing.trainers import has_pictures"),
+            at_start("from patchwork.packing.hooks import has_pictures"),
             required("self._is_vlm and args.packing").replace("self._is_vlm and args.packing and has_pictures(train_dataset)"),
             required("self._is_vlm and args.padding_free").replace(
                 "self._is_vlm and args.padding_free and has_pictures(train_dataset)"
@@ -206,7 +202,7 @@ PATCHES = (
         ),
         edits=[
             at_start(
-                "from patchwork.packing.bins import packer_for_training\nfrom patchwork.packing.trainers import to_pack\n"
+                "from patchwork.packing.hooks import packer_for_training, to_pack\n"
                 "dataset, packing = to_pack(self, dataset, packing)"
             ),
             required("pack_dataset(dataset, args.max_length, args.packing_strategy, map_kwargs)").replace(
@@ -231,7 +227,8 @@ PATCHES = (
         reason="Packing, and Liger, drop the labels of a dataset that comes tokenized, so masked tokens are trained on.",
         edits=[
             required("dataset = dataset.select_columns(columns)").insert_before(
-                'from patchwork.packing.bins import columns_of\nif "labels" in columns_of(dataset):\n    columns.append("labels")'
+                "from patchwork.packing.hooks import columns_of\n"
+                'if "labels" in columns_of(dataset):\n    columns.append("labels")'
             ),
             required('{"input_ids", "seq_lengths", "completion_mask", "assistant_masks"}').replace(
                 '{"input_ids", "labels", "seq_lengths", "completion_mask", "assistant_masks"}'
@@ -244,7 +241,7 @@ PATCHES = (
         versions={"trl": ">=0.22.2,<0.23.1"},
         reason="A stream does not know its columns before it is read, and packing one fails.",
         edits=[
-            at_start("from patchwork.packing.bins import columns_of"),
+            at_start("from patchwork.packing.hooks import columns_of"),
             required("dataset.column_names", at_least=1).replace("columns_of(dataset)"),
         ],
     ),
@@ -255,7 +252,7 @@ PATCHES = (
         reason="A batch in which no label counts has the loss 0 / 0, and one step on it makes every weight nan.",
         edits=[
             at_start(
-                "from patchwork.packing.trainers import counted\nnum_items_in_batch = counted(self, inputs, num_items_in_batch)"
+                "from patchwork.packing.hooks import counted\nnum_items_in_batch = counted(self, inputs, num_items_in_batch)"
             )
         ],
     ),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import textwrap
 
-from patchwork.engine.patch import Case, Patch, every, optional, required
+from patchwork import Case, Patch, every, optional, required
 
 # Only the definition is followed by new code: every use of `do_truncation` obeys it, and the text of the uses stays as it is.
 # unsloth pastes this function into its own trainer and edits it there, line by line, at the uses and at the call that packs.
 _DEFINITION = "do_truncation = max_seq_length != 0"
 # `pack_dataset` becomes a local name, so the line that calls it stays as it is.
 _DECIDE = (
-    "from patchwork.packing.zoo import preparation\n"
+    "from patchwork.packing.hooks import preparation\n"
     "packing, do_truncation, pack_dataset = preparation("
     'self, args, column_names, packing, max_seq_length, globals().get("pack_dataset"))'
 )
 _TELL = """
-from patchwork.packing.zoo import with_full_documents_told
+from patchwork.packing.hooks import with_full_documents_told
 dataset = with_full_documents_told(dataset, max_seq_length, do_truncation)
 """
 _CUT = "if do_truncation and max_seq_length > 0:"

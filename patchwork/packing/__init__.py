@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patchwork.packing.bins import PackingWarning
-    from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+    from patchwork.packing.boundaries import Boundaries
+    from patchwork.packing.errors import BoundariesError, IsolationError, PackingWarning
     from patchwork.packing.guard import Decision, PackingRefused, decide
     from patchwork.packing.isolation import adopt, isolate, restore
     from patchwork.packing.leaks import LeakReport, probe
@@ -32,11 +32,11 @@ __all__ = [
 
 _HOMES = {
     "Boundaries": "boundaries",
-    "BoundariesError": "boundaries",
-    "IsolationError": "boundaries",
+    "BoundariesError": "errors",
+    "IsolationError": "errors",
     "Decision": "guard",
     "PackingRefused": "guard",
-    "PackingWarning": "bins",
+    "PackingWarning": "errors",
     "decide": "guard",
     "adopt": "isolation",
     "isolate": "isolation",

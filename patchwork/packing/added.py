@@ -12,7 +12,7 @@ import torch
 
 from patchwork.packing.adapters import NAMES, acting_reason
 from patchwork.packing.anatomy import refuse_beside, refuse_strangers
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.families import Family
 from patchwork.packing.flags import FLAG
 from patchwork.packing.resolution import describes_nothing, resolve

@@ -10,7 +10,7 @@ from typing import Any
 from torch.nn import Module
 
 from patchwork.packing.batches import remember
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.flags import FLAG
 from patchwork.packing.guard import adopt_model
 from patchwork.packing.resolution import resolve

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.nn import Linear, ModuleList
 
-from patchwork.packing.attention import dispatches
-from patchwork.packing.boundaries import IsolationError
 from patchwork.packing.config_fields import ropes
+from patchwork.packing.dispatch import dispatches
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.families import ATTENTION_ONLY, Family, family_of, folder_of, is_layer, released
 from patchwork.packing.mixers import MIXERS, NEVER, Mixer, mixer_of
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,14 +23,14 @@ import torch
 from patchwork.packing.ambient import LAYER, packed_scope
 from patchwork.packing.arguments import BOUNDARIES
 from patchwork.packing.batching import side_by_side
-from patchwork.packing.boundaries import Boundaries, IsolationError
-from patchwork.packing.families import written
-from patchwork.packing.flags import FLAG, flash
+from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.dispatch import FLEX, across_layers, flash, names_used
+from patchwork.packing.errors import IsolationError
+from patchwork.packing.flags import FLAG
 from patchwork.packing.recompute import refuse_recompute, unscoped
 
-REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _MASKING = "transformers.masking_utils"
-_EAGER, FLEX = "eager", "flex_attention"
+_EAGER = "eager"
 # What attention is called with besides its mask. Tensors under other names may say something of the whole row.
 _PER_HEAD = ("s_aux", "sinks", "head_mask")
 _SQUARES = ("position_bias",)
@@ -39,32 +38,6 @@ _CHOSEN = ("indices", "block_indices")  # sdpa and eager leave them out: the mas
 _DROPPED = ("position_ids", "cache_position", *BOUNDARIES)
 
 Function = Callable[..., Any]
-
-
-# ---- which modules -----------------------------------------------------------------------------------------------
-
-
-def dispatches(kind: Any) -> bool:
-    """Whether the forward of a class looks its attention function up in transformers' registry, for attention along the row."""
-    return not _across_layers(kind) and any(REGISTRY in names for names in _names(kind))
-
-
-def _across_layers(kind: type) -> bool:
-    """Whether attention of a class is over what layers left of each token."""
-    return kind.__name__.endswith("AttentionResidual")
-
-
-@functools.cache
-def _names(kind: Any) -> tuple[frozenset[str], ...]:
-    """The global names that each method of a class uses, those of its bases too but for what all models have."""
-    functions = [
-        written(member)
-        for base in kind.__mro__
-        if not re.match(r"torch\.|builtins$|transformers\.(?!models\.)", base.__module__)
-        for member in vars(base).values()
-        if inspect.isfunction(member)
-    ]
-    return tuple(frozenset(function.__code__.co_names) for function in functions if inspect.isfunction(function))
 
 
 # ---- the doors ---------------------------------------------------------------------------------------------------
@@ -81,7 +54,7 @@ def open_doors(kind: type) -> None:
     _wrap_global(vars(masking_utils), "find_packed_sequence_indices", _unpacked)
     for base in kind.__mro__:
         scope = vars(sys.modules.get(base.__module__, object))
-        for name in {name for names in _names(base) for name in names if _EAGER in name}:
+        for name in {name for names in names_used(base) for name in names if _EAGER in name}:
             if inspect.isfunction(scope.get(name)):
                 _wrap_global(scope, name, functools.partial(_attends, _EAGER))
 
@@ -143,7 +116,7 @@ def _attends(implementation: str, function: Function) -> Function:
     @functools.wraps(function)
     def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
         scope = packed_scope()
-        if scope is None or _across_layers(type(module)):  # the first: looked up within a packed call, used after it
+        if scope is None or across_layers(type(module)):  # the first: looked up within a packed call, used after it
             return function(module, query, key, value, attention_mask, *args, **kwargs)
         kind = type(module).__name__
         if FLAG not in module.__dict__ or scope.extent != LAYER:

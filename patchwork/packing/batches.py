@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
 
 from patchwork.packing.arguments import EXPLICIT
-from patchwork.packing.boundaries import Boundaries, IsolationError
+from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.resolution import resolve
 
 Result = TypeVar("Result")

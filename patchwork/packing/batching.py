@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from patchwork.packing.boundaries import Boundaries, IsolationError
+from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.errors import IsolationError
 
 # The torch rules of linear attention work in chunks and pad each document to whole ones. Their cost within a chunk grows
 # with its length; those told of one get one of four lengths, so that compiled code is compiled for few.

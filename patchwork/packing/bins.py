@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.errors import IsolationError, PackingWarning
 from patchwork.packing.examples import BESIDE, holds_several
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ logger = logging.getLogger("patchwork.packing")
 _ASKS_FOR_LENGTHS = "_patchwork_seq_lengths"
 # The columns of tokens, and of what is said of each, that TRL packs by itself; a caller of `pack_dataset` may have others.
 _WHOLE = ("input_ids", "labels", "attention_mask", "completion_mask", "assistant_masks")
-
-
-class PackingWarning(UserWarning):
-    """Packing goes on, or is left out, in a way that its user should know of."""
 
 
 def pack_wrapped(examples: pa.Table, seq_length: int) -> pa.Table:

@@ -10,20 +10,11 @@ from typing import Any
 
 import torch
 
+from patchwork.packing.errors import BoundariesError
+
 Device = torch.device | str | None
 
 _INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
-
-
-class BoundariesError(ValueError):
-    """A description of documents that cannot be right; the message names the argument, the numbers and the way out."""
-
-
-class IsolationError(Exception):
-    """Documents of a packed row cannot be kept apart here, or two descriptions of them contradict each other.
-
-    Not a RuntimeError: importers and trainers swallow those.
-    """
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from .bins import is_list, packed_row
-from .boundaries import Boundaries, BoundariesError, IsolationError
+from .boundaries import Boundaries
+from .errors import BoundariesError, IsolationError
 from .examples import BESIDE, SAYING, documents_of, holds_several
 
 # Columns of one entry for each token.

@@ -17,7 +17,8 @@ Forward = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Flag:
-    """What marks an instance. It travels with copies and pickles, and puts the wrapper on the class where it arrives.
+    """The mark of an instance. It survives copy and pickle; unpickling it wraps the class in the new process
+    (patchwork.packing.transport).
 
     ``entry``: the family of a backbone, or what is known of a mixer. ``mixers``: how many a layer, or a whole backbone, must
     reach, or a mixer holds. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone.
@@ -32,19 +33,8 @@ class Flag:
     path: str = ""
     native: bool = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, tuple(getattr(self, field) for field in self.__dataclass_fields__)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Flag:
         return self
-
-
-def _arrived(*fields: Any) -> Flag:
-    from patchwork.packing.transport import install
-
-    flag = Flag(*fields)
-    install(flag)
-    return flag
 
 
 def flag_of(module: Any) -> Flag | None:
@@ -62,18 +52,3 @@ def tagged(wrapper: Any, role: str) -> Forward:
     # wraps() has copied the dictionary of the function below, other roles on the same class included.
     wrapper.__patchwork_roles__ = (role,)
     return wrapper  # type: ignore[no-any-return]
-
-
-# TRL's attention over trees of prompts and their completions. It has its own arguments for who sees whom, and the positions of
-# a branch go on from its stem: they restart, and no document begins there.
-TREES = "tree_fa3"
-
-
-def implementation_of(module: Any) -> str:
-    """The name under which a model or its attention looks its attention function up."""
-    return str(getattr(getattr(module, "config", None), "_attn_implementation", None) or "eager")
-
-
-def flash(implementation: str) -> bool:
-    """Whether attention of that name is a varlen kernel, which takes cumulative lengths."""
-    return "flash" in implementation

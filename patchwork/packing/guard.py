@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from patchwork.packing.adapters import acting_reason
+from patchwork.packing.dispatch import flash
+from patchwork.packing.errors import Unresolved
 from patchwork.packing.families import ATTENTION_ONLY, FAMILIES, Family, family_of, released
-from patchwork.packing.flags import flash
 from patchwork.packing.kernels import closed_here
-from patchwork.packing.loading import Unresolved, architecture_of, failures, first_line, of_transformers, resolved
+from patchwork.packing.loading import architecture_of, failures, first_line, of_transformers, resolved
 from patchwork.packing.mixers import MIXERS, Mixer
 from patchwork.packing.switches import hybrid_packing
 
@@ -138,7 +139,7 @@ def _flash_where_it_is_not_told(family: Family, config: Any) -> bool:
 
 
 def _decide_model(model: Any) -> Decision:
-    from patchwork.packing.boundaries import IsolationError
+    from patchwork.packing.errors import IsolationError
     from patchwork.packing.isolation import validate
     from patchwork.packing.refusal import ENCODER_DECODER
 

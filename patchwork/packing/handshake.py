@@ -21,7 +21,7 @@ def saw(name: str, arguments: Mapping[str, Any]) -> None:
     scope = AMBIENT.scope
     if scope is None or scope.extent != NATIVE:
         return
-    from patchwork.packing.boundaries import IsolationError
+    from patchwork.packing.errors import IsolationError
     from patchwork.packing.kernels import KERNELS, SEQ_IDX, titled
 
     argument = KERNELS[name].argument
@@ -43,7 +43,7 @@ def saw(name: str, arguments: Mapping[str, Any]) -> None:
 
 def confirm(scope: Scope, states: set[str]) -> None:
     """After a native mixer's forward: raises IsolationError if a state was reset by no kernel that reported."""
-    from patchwork.packing.boundaries import IsolationError
+    from patchwork.packing.errors import IsolationError
     from patchwork.packing.kernels import KERNELS
 
     left = states.difference(*(KERNELS[name].resets for name in scope.seen))

@@ -14,9 +14,9 @@ from torch.nn import Embedding, ModuleList
 
 from patchwork.packing.adapters import acting_reason
 from patchwork.packing.anatomy import anatomy_of, backbone_family, refuse_beside, takes_text
-from patchwork.packing.attention import FLEX
-from patchwork.packing.boundaries import IsolationError
-from patchwork.packing.flags import FLAG, UNPADS, Flag, flash, implementation_of
+from patchwork.packing.dispatch import FLEX, flash, implementation_of
+from patchwork.packing.errors import IsolationError
+from patchwork.packing.flags import FLAG, UNPADS, Flag
 from patchwork.packing.kernels import gap
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.refusal import closed, why_not

@@ -19,8 +19,9 @@ import torch
 
 from patchwork.packing import isolation
 from patchwork.packing.arguments import BOUNDARIES
-from patchwork.packing.boundaries import Boundaries, BoundariesError
+from patchwork.packing.boundaries import Boundaries
 from patchwork.packing.config_fields import token_ids
+from patchwork.packing.errors import BoundariesError
 from patchwork.packing.guard import PackingRefused, decide
 from patchwork.packing.shrink import shrink, tiny_model
 from patchwork.packing.sources import config_of

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from patchwork.packing.errors import Unresolved
+
 # What a load is told that is no part of its config.
 _NOT_CONFIG = (
     *("config", "dtype", "torch_dtype", "quantization_config", "state_dict", "adapter_kwargs", "adapter_name"),
@@ -18,10 +20,6 @@ _NOT_CONFIG = (
 _FETCHING = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "token")
 # The Auto classes that TRL looks for, in its order, where the architecture is none of transformers.
 _AUTO = ("AutoModelForImageTextToText", "AutoModelForCausalLM")
-
-
-class Unresolved(Exception):
-    """What would be loaded cannot be told; the message says why, and what to do."""
 
 
 def resolved(name: str, args: Any) -> tuple[Any, type | None]:

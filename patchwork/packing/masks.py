@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.boundaries import Boundaries, IsolationError
+from patchwork.packing.boundaries import Boundaries
 from patchwork.packing.call import Cache, Tokens, tokens_of
+from patchwork.packing.errors import IsolationError
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 # An additive mask hides what it moves this far down: the softmax of it is 0 in every precision.

@@ -12,7 +12,8 @@ import torch
 from patchwork.packing.ambient import ALONE, LAYER, NATIVE, Scope, packed_scope, within
 from patchwork.packing.arguments import CACHES
 from patchwork.packing.batching import chunk_length, side_by_side
-from patchwork.packing.boundaries import Boundaries, IsolationError
+from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.families import released, written
 from patchwork.packing.flags import FLAG, Forward, flag_of, tagged
 from patchwork.packing.handshake import confirm

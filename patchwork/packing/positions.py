@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+from patchwork.packing.boundaries import Boundaries
 from patchwork.packing.call import Tokens
+from patchwork.packing.errors import BoundariesError, IsolationError
 
 
 class Positions:

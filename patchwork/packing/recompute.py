@@ -18,7 +18,7 @@ import torch
 from torch.utils import checkpoint
 
 from patchwork.packing.ambient import AMBIENT, Scope, telling, within
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.errors import IsolationError
 
 Function = Callable[..., Any]
 

@@ -9,8 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from patchwork.packing.arguments import EXPLICIT, LIMITS
-from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError
+from patchwork.packing.boundaries import Boundaries
 from patchwork.packing.call import Cache, Tokens, tokens_of
+from patchwork.packing.errors import BoundariesError, IsolationError
 from patchwork.packing.masks import CallMask, is_prepared, may_describe
 from patchwork.packing.positions import Positions
 

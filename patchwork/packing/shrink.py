@@ -29,6 +29,7 @@ from patchwork.packing.config_fields import (
     said,
     text_part,
 )
+from patchwork.packing.errors import ProbeError
 from patchwork.packing.layer_kinds import shrink_layers
 
 NARROWEST = 64  # hidden size
@@ -71,10 +72,6 @@ _UNSAID: dict[str, dict[str, Any]] = {
         "indexer_compress_ratio": 16,
     },
 }
-
-
-class ProbeError(Exception):
-    """A model cannot be found, or not be built small. The message says what to do instead."""
 
 
 def raised() -> tuple[type[Exception], ...]:

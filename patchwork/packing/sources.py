@@ -7,7 +7,8 @@ import os
 from difflib import get_close_matches
 from typing import Any
 
-from patchwork.packing.shrink import ProbeError, model_class, raised, reason
+from patchwork.packing.errors import ProbeError
+from patchwork.packing.shrink import model_class, raised, reason
 
 _MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}, "decoder": {"num_codebooks": 1}}
 # Of these the default has one kind of layer, real models have both; or it leaves out what real ones have and the code needs.

@@ -18,8 +18,8 @@ import torch
 
 from patchwork.packing.anatomy import Anatomy, mixes
 from patchwork.packing.arguments import BOUNDARIES, CACHES
-from patchwork.packing.attention import REGISTRY
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.dispatch import REGISTRY
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.families import Family, written
 from patchwork.packing.mixers import DROPPED, Mixer
 

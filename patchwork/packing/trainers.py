@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from patchwork.packing.adapters import config_reason
-from patchwork.packing.bins import PackingWarning, columns_of, is_list, packed_row, with_cuts_counted
+from patchwork.packing.bins import columns_of, is_list, packed_row, with_cuts_counted
+from patchwork.packing.errors import PackingWarning, Unresolved
 from patchwork.packing.examples import BESIDE, documents_of
 from patchwork.packing.guard import Decision, PackingRefused, decide
-from patchwork.packing.loading import Unresolved, resolved
+from patchwork.packing.loading import resolved
 from patchwork.packing.switches import raises_on_refusal
 
 _SWITCHES = ("packing", "eval_packing", "padding_free")

@@ -13,9 +13,11 @@ run again carries it (patchwork.packing.recompute).
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -26,9 +28,11 @@ from patchwork.packing.anatomy import backbone_family
 from patchwork.packing.arguments import BOUNDARIES, CACHES
 from patchwork.packing.attention import open_doors
 from patchwork.packing.batches import STEP, refuse_lost
-from patchwork.packing.boundaries import Boundaries, IsolationError
+from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.dispatch import TREES, flash, implementation_of
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.families import Family
-from patchwork.packing.flags import FLAG, TREES, UNPADS, Flag, Forward, flag_of, flash, implementation_of, tagged
+from patchwork.packing.flags import FLAG, UNPADS, Flag, Forward, flag_of, tagged
 from patchwork.packing.masks import is_prepared, without_numbers
 from patchwork.packing.mixers import Mixer
 from patchwork.packing.mixing import mixer_forward
@@ -58,6 +62,15 @@ def install(flag: Flag) -> None:
         # So the wrapper goes below theirs, and theirs is put on again by the hook that puts it on any new class.
         owner.forward = _made(flag, owner.forward.__wrapped__)
         hook()
+
+
+def _arrived(*values: Any) -> Flag:
+    flag = Flag(*values)
+    install(flag)
+    return flag
+
+
+copyreg.pickle(Flag, lambda flag: (_arrived, tuple(getattr(flag, field.name) for field in fields(flag))))
 
 
 def _forward_hook(owner: Any) -> Callable[[], None] | None:

@@ -18,7 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from patchwork.packing.arguments import CACHES
-from patchwork.packing.boundaries import Boundaries, IsolationError
+from patchwork.packing.boundaries import Boundaries
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.families import Family
 from patchwork.packing.flags import FLAG, UNPADS
 from patchwork.packing.resolution import is_exporting

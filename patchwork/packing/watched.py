@@ -1,4 +1,4 @@
-"""Compares each batch with the documents that its examples describe, where batches are made, in whatever process that is."""
+"""Checks that a collator's batch describes the documents of its examples, in whatever process the batch is made."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from typing import Any
 
 import torch
 
-from patchwork.engine.patch import Patch
-from patchwork.engine.plan import applied_patches
 from patchwork.packing.arguments import EXPLICIT
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.examples import SAYING, documents_of
 from patchwork.packing.resolution import resolve
 
 
 class Watched:
-    """A collator that raises IsolationError where its batch forgets documents; else it is as the one it stands for.
+    """A collator that raises IsolationError where its batch forgets documents; else it is as the one that it wraps.
 
-    A loader's worker that is spawned imports everything anew: there the patches of this process are applied first.
+    ``before``: travels with it into other processes, where unpickling it prepares the process.
     """
 
-    def __init__(self, collator: Callable[[Any], Any]) -> None:
+    def __init__(self, collator: Callable[[Any], Any], before: Any = None) -> None:
         self._collator = collator
+        self._before = before
 
     def __call__(self, examples: Any) -> Any:
         batch = self._collator(examples)
@@ -33,15 +32,11 @@ class Watched:
         return getattr(self.__dict__["_collator"], name)
 
     def __reduce__(self) -> tuple[Callable[..., Watched], tuple[Any, ...]]:
-        return _in_another_process, (applied_patches(), self._collator)
+        return _in_another_process, (self._before, self._collator)
 
 
-def _in_another_process(patches: Sequence[Patch], collator: Callable[[Any], Any]) -> Watched:
-    import patchwork
-
-    if patches:
-        patchwork.apply(*patches)
-    return Watched(collator)
+def _in_another_process(before: Any, collator: Callable[[Any], Any]) -> Watched:
+    return Watched(collator, before)
 
 
 def _refuse_forgotten(examples: Any, batch: Any, collator: Any) -> None:

@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from patchwork.packing.bins import PackingWarning, keeping, packer_for_training, truncates
+from patchwork.packing.bins import keeping, packer_for_training, truncates
+from patchwork.packing.errors import PackingWarning
 from patchwork.packing.guard import Decision
 from patchwork.packing.trainers import refuse, refused
 

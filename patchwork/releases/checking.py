@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
-from ..catalog import command_for
 from ..engine.checks import specifier_of
 from ..engine.errors import (
     AnchorMissing,
@@ -23,6 +22,7 @@ from ..engine.patch import Patch
 from ..engine.preview import failed
 from ..engine.report import Outcome
 from ..engine.rewriting import Rewrite
+from ..selection import command_for
 from .against import packages_of
 from .folders import for_what
 from .homes import home_of

@@ -13,9 +13,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from ..catalog import named
 from ..engine.errors import InvalidMatrix, PatchError
 from ..engine.patch import Patch
+from ..selection import named
 from .checking import refuse_namesakes
 
 STATES = ("applied", "native", "absent")

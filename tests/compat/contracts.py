@@ -19,7 +19,7 @@ from test_sft import token_lists, trainer
 from tiny import build
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from patchwork.packing.bins import PackingWarning
+from patchwork.packing.errors import PackingWarning
 
 WIDTH = 6
 DOCUMENTS = [[10, 11, 12], [20, 21], [30, 31, 32, 33, 34], [40], [50, 51, 52, 53], [60, 61, 62]]  # three rows of WIDTH

@@ -17,7 +17,7 @@ from packaging.version import Version
 from test_sft import byte_tokenizer, token_lists, trainer
 from tiny import build
 
-from patchwork.packing.bins import PackingWarning
+from patchwork.packing.errors import PackingWarning
 
 VERSION = Version(trl.__version__)
 TOKENS = datasets.Features({"input_ids": datasets.Sequence(datasets.Value("int64"))})

@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 import patchwork
 from patchwork.packing import preference, unpadding
-from patchwork.packing.bins import PackingWarning
+from patchwork.packing.errors import PackingWarning
 from patchwork.packing.isolation import isolate, restore
 from patchwork.packing.unpadding import unpadded
 

@@ -20,10 +20,10 @@ from alone import Case, assert_equal, assert_leaks, of_each, run
 from doubles import models
 
 import patchwork
-from patchwork.catalog import all_patches
 from patchwork.packing import IsolationError, handshake, isolate, kernels, mixing, probe, restore
 from patchwork.packing.kernels import closed_here
 from patchwork.packing.mixers import MIXERS
+from patchwork.selection import all_patches
 
 # A family, and the mixer of it that has kernels in this release.
 OPEN = {

@@ -19,8 +19,8 @@ import patchwork
 from patchwork import probe_run
 from patchwork.cli import main
 from patchwork.packing import LeakReport, PackingRefused, isolation, leaks, probe
+from patchwork.packing.errors import ProbeError
 from patchwork.packing.leaks import Measured
-from patchwork.packing.shrink import ProbeError
 
 
 @pytest.fixture(scope="module")

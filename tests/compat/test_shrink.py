@@ -15,8 +15,9 @@ from real_configs import ATTENTION, REAL, RECURRENT
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from patchwork.packing.config_fields import layers, overrides, text_part, token_ids
+from patchwork.packing.errors import ProbeError
 from patchwork.packing.layer_kinds import kinds_of
-from patchwork.packing.shrink import LARGEST, VOCABULARY, ProbeError, shrink, tiny_model
+from patchwork.packing.shrink import LARGEST, VOCABULARY, shrink, tiny_model
 from patchwork.packing.sources import config_of
 
 RELEASE = Version(transformers.__version__)

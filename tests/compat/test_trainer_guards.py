@@ -21,7 +21,7 @@ from packaging.version import Version
 from test_sft import ROW, build_without_router_loss, byte_tokenizer, loss_of_documents, token_lists
 
 from patchwork.packing import PackingRefused
-from patchwork.packing.bins import PackingWarning
+from patchwork.packing.errors import PackingWarning
 
 # Without experts where there is one: some releases of TRL add the router's auxiliary loss whatever the config says.
 HYBRID = "qwen3_5" if "qwen3_5" in tiny.recurrent_names() else "qwen3_next"

@@ -32,7 +32,8 @@ from transformers import PreTrainedTokenizerFast
 from trl import pack_dataset
 
 from patchwork import ReleaseUnavailable
-from patchwork.packing.bins import PackingWarning, pack_wrapped
+from patchwork.packing.bins import pack_wrapped
+from patchwork.packing.errors import PackingWarning
 from patchwork.packing.guard import PackingRefused
 from patchwork.patches.unsloth_zoo.dataset_utils import PATCHES
 from patchwork.releases.checking import check

@@ -11,10 +11,10 @@ import pytest
 
 import patchwork
 from patchwork import BrokenDependency, InvalidPatch, PatchError, TargetMissing, required
-from patchwork.catalog import all_patches
 from patchwork.engine.importing import explain
 from patchwork.engine.installed import is_installed, spec_of
 from patchwork.imports import try_imports
+from patchwork.selection import all_patches
 
 EDIT = required("return 1").replace("return 2")
 F = "def f():\n    return 1\n"

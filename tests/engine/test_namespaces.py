@@ -12,7 +12,7 @@ import pytest
 
 import patchwork
 from patchwork import BrokenDependency, Patch, PatchError, SourceUnavailable, TargetMissing, required
-from patchwork.catalog import previews
+from patchwork.api import previews
 from patchwork.engine.importing import FAILURES
 from patchwork.engine.installed import is_installed, spec_of
 

@@ -21,7 +21,8 @@ from patchwork.packing.batching import (  # noqa: E402
     plan,
     side_by_side,
 )
-from patchwork.packing.boundaries import Boundaries, IsolationError  # noqa: E402
+from patchwork.packing.boundaries import Boundaries  # noqa: E402
+from patchwork.packing.errors import IsolationError  # noqa: E402
 
 
 def running_sum(hidden, cut):

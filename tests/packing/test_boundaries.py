@@ -10,7 +10,8 @@ np = pytest.importorskip("numpy")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from patchwork.packing.boundaries import Boundaries, BoundariesError  # noqa: E402
+from patchwork.packing.boundaries import Boundaries  # noqa: E402
+from patchwork.packing.errors import BoundariesError  # noqa: E402
 
 
 def test_lengths_with_a_tail_number_the_tail_in_seq_idx():

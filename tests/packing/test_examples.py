@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from patchwork.packing.boundaries import IsolationError
+from patchwork.packing.errors import IsolationError
 from patchwork.packing.examples import documents_of
 
 IDS = list(range(10, 16))

@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from patchwork.packing.boundaries import Boundaries, BoundariesError, IsolationError  # noqa: E402
+from patchwork.packing.boundaries import Boundaries  # noqa: E402
+from patchwork.packing.errors import BoundariesError, IsolationError  # noqa: E402
 from patchwork.packing.resolution import describes_nothing, resolve  # noqa: E402
 
 IDS = torch.zeros(1, 8, dtype=torch.int64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from patchwork.catalog import all_patches
+from patchwork.selection import all_patches
 
 if TYPE_CHECKING:
     from conftest import Shelf

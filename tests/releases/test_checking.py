@@ -246,7 +246,8 @@ def test_a_damaged_wheel_of_the_cache_is_no_last_match(shelf: Shelf, patch: Make
 def test_what_is_installed_here_is_checked_as_a_folder() -> None:
     from importlib.util import find_spec
 
-    from patchwork.catalog import all_patches, previews
+    from patchwork.api import previews
+    from patchwork.selection import all_patches
 
     spec = find_spec("transformers")
     if spec is None or spec.origin is None or find_spec("trl") is None:

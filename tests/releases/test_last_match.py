@@ -11,7 +11,7 @@ import pytest
 
 import patchwork
 from patchwork import AnchorMissing, Patch, required
-from patchwork.catalog import previews
+from patchwork.api import previews
 from patchwork.releases.wheels import fetch
 
 from .conftest import Shelf

@@ -14,9 +14,9 @@ import yaml
 from rich.text import Text
 
 from patchwork import cli, matrix_tables, patches
-from patchwork.catalog import newest_tested
 from patchwork.engine.patch import Patch, required
 from patchwork.releases import expectations, matrix
+from patchwork.selection import newest_tested
 
 CORE = """\
 def old():

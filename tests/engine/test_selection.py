@@ -13,7 +13,8 @@ import pytest
 
 import patchwork
 from patchwork import AnchorMissing, CaseFails, InvalidPatch, Patch, PatchConflict, PatchError, UnknownPatch, required
-from patchwork.catalog import all_patches, named, previews, tell_command
+from patchwork.api import previews
+from patchwork.selection import all_patches, named, tell_command
 
 if TYPE_CHECKING:
     from conftest import Library

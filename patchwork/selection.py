@@ -1,4 +1,4 @@
-"""Which patches are there, and which of them does a user mean? Built-in ones, installed packs, names, globs and switches."""
+"""Finds the patches that there are and those that a user means: built-in ones, packs, files, names, globs and switches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ import os
 import runpy
 import sys
 import traceback
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .engine import plan
 from .engine.cases import check_cases
 from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
 from .engine.importing import FAILURES, explain
-from .engine.installed import version_of
 from .engine.patch import Patch
-from .engine.preview import Preview, preview
 from .engine.process import as_ours
-from .engine.report import Report
 
 ENTRY_POINTS = "patchwork.patches"
 _origins: dict[Patch, Path] = {}
@@ -185,61 +180,6 @@ def select(names: Iterable[str | Patch], patches: Iterable[Patch]) -> tuple[Patc
     return tuple([known[name] for name in known if name in chosen] + own)
 
 
-def apply(*selection: str | Patch, exclude: Iterable[str] = (), strict: bool = True) -> Report:
-    """Apply patches to what is installed; call it before or after the libraries are imported.
-
-    Args:
-        selection: names, globs or Patch objects; none: every patch that fits what is installed.
-        exclude: names or globs to leave out. The environment variable `PATCHWORK_DISABLE` (comma-separated) adds to it.
-        strict: raise if any patch for an installed package fails, and change nothing; otherwise leave out the failed patch's
-            whole set, apply the others and say so in the report.
-
-    Returns:
-        A Report with one Outcome a patch. Calling again changes nothing.
-
-    Raises:
-        PatchError: one of its kinds, naming the patch, its target, what was found instead and what to do.
-    """
-    if clash := old_tool_installed():
-        warnings.warn(clash, stacklevel=2)
-    patches = all_patches()
-    chosen = select(selection, patches) if selection else patches
-    off = switched_off(exclude, [*patches, *chosen])
-    try:
-        report = plan.apply(chosen, strict=strict, switched_off=off, tested=newest_tested())
-    except AnchorMissing as error:
-        tell_last_match(error, chosen)
-        raise
-    for outcome in report:
-        tell_last_match(outcome.error, chosen)
-    return report
-
-
-def previews(patches: Iterable[Patch], *, switches: bool = True) -> list[Preview]:
-    """Patches on what is installed here, nothing applied; `switches`: those that the environment switches off are skipped."""
-    chosen = tuple(patches)
-    off = switched_off((), [*all_patches(), *chosen]) if switches else {}
-    found = preview(chosen, switched_off=off, tested=newest_tested())
-    for item in found:
-        tell_last_match(item.outcome.error, chosen)
-    return found
-
-
-def tell_last_match(error: PatchError | None, patches: Iterable[Patch]) -> None:
-    """Where an anchor missed in what is installed: fill in the last release that fits, if it is known without a network."""
-    patch = next((patch for patch in patches if error is not None and patch.name == error.patch), None)
-    if patch is None or not isinstance(error, AnchorMissing) or error.last_match:
-        return
-    from .releases.checking import last_match  # only here: it takes time, and nothing has failed yet elsewhere
-
-    package = patch.module.partition(".")[0]
-    installed, tested = version_of(package), newest_tested().get(package)
-    tell_command(error, patch)
-    error.last_match = last_match(patch, installed)
-    if not error.last_match and tested and patch in importlib.import_module("patchwork.patches").PATCHES:
-        error.last_match = f"{package} {tested}, the newest release that this patch was checked on"
-
-
 def switched_off(exclude: Iterable[str], patches: Iterable[Patch]) -> dict[str, str]:
     """By patch name, why it is left out: `exclude`, or the environment variable `PATCHWORK_DISABLE`."""
     known = tuple(patches)
@@ -250,30 +190,3 @@ def switched_off(exclude: Iterable[str], patches: Iterable[Patch]) -> dict[str, 
 
 def _names(exclude: Iterable[str]) -> Iterable[str]:
     return [exclude] if isinstance(exclude, str) else exclude
-
-
-def revert(*selection: str | Patch) -> Report:
-    """Take patches out, all or some, and give the functions their original code back; returns what is left in force.
-
-    Models that were isolated while the patches were in force stay isolated; `patchwork.packing.restore(model)` undoes that.
-    """
-    if not selection:
-        return plan.revert()
-    return plan.revert(patch.name for patch in select(selection, [*all_patches(), *plan.applied_patches()]))
-
-
-def status() -> Report:
-    """The outcome of every patch applied in this process and not reverted, as things stand now."""
-    return plan.status()
-
-
-def old_tool_installed() -> str:
-    """What to do about the old deployment tool that has the same import name; "" where it is not installed."""
-    try:
-        version = importlib.metadata.version("patchwork")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    return (
-        f"the distribution 'patchwork' {version} is installed: an old deployment tool whose files lie in the same folder as "
-        "patchwork-packing's. Run: pip uninstall patchwork && pip install --force-reinstall --no-deps patchwork-packing"
-    )
