@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from patchwork.demo_data import standard_library_docstrings
+from patchwork.commands.demo_data import standard_library_docstrings
 
 TOKENS, ROWS = 2048, 5
 LONGEST_DOCSTRING = 1024

@@ -27,8 +27,9 @@ from unittest import mock
 
 import libcst
 
-from patchwork.engine import prepare
-from patchwork.releases import expectations, matrix, trees, trial
+from patchwork.engine import module_plan as prepare
+from patchwork.releases import expectations, matrix, trees
+from patchwork.releases import module_trials as trial
 from patchwork.selection import all_patches
 
 GOAL_SECONDS = 60.0

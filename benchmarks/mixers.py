@@ -28,16 +28,16 @@ from documents import Mix, described, docstring_lengths, sampled, stretched
 from measuring import Step, clock, closing, measure, verdict
 
 import patchwork
-from patchwork.packing.ambient import LAYER, NATIVE, Scope, within
-from patchwork.packing.batching import group, plan
 from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.flags import Flag
-from patchwork.packing.handshake import confirm, saw
 from patchwork.packing.isolation import restore
-from patchwork.packing.kernels import gap, resets
-from patchwork.packing.mixers import mixer_of
-from patchwork.packing.resolution import resolve
-from patchwork.packing.transport import mark
+from patchwork.packing.models.kernels import gap, resets
+from patchwork.packing.models.mixers import mixer_of
+from patchwork.packing.runtime.call_boundaries import resolve
+from patchwork.packing.runtime.call_scope import LAYER, NATIVE, Scope, within
+from patchwork.packing.runtime.document_batching import group, plan
+from patchwork.packing.runtime.handshake import confirm, saw
+from patchwork.packing.runtime.markers import Flag
+from patchwork.packing.runtime.wrappers import mark
 
 HIDDEN = 512
 MEANS = (256, 512, 1024)

@@ -21,10 +21,10 @@ import time
 import types
 from importlib.util import find_spec
 
-from patchwork.engine import swap
-from patchwork.engine.bytecode import code_on_disk
+from patchwork.engine.environment.installed import read_source
 from patchwork.engine.errors import TargetMissing
-from patchwork.engine.installed import read_source
+from patchwork.engine.live import swap
+from patchwork.engine.live.pyc import code_on_disk
 from patchwork.engine.locate import definitions, functions, starts_at
 from patchwork.engine.text import Source, decode
 

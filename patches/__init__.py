@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from . import kernels, peft_model
-from .transformers import data_collator, dispatched, gated_delta, hub_kernels, kda, modeling_utils, trainer, unused_columns
+from . import causal_conv1d, fla, mamba_ssm, peft
+from .transformers import data_collator, gated_delta, hub_kernels, kda, mamba2, modeling_utils, short_conv, trainer
 from .trl import data_utils, dpo_trainer, sft_trainer
 from .unsloth_zoo import dataset_utils as zoo_dataset_utils
 
 PATCHES = (
     *modeling_utils.PATCHES,
     *trainer.PATCHES,
-    *unused_columns.PATCHES,
     *data_collator.PATCHES,
     *gated_delta.PATCHES,
-    *dispatched.PATCHES,
+    *mamba2.PATCHES,
+    *short_conv.PATCHES,
     *kda.PATCHES,
     *hub_kernels.PATCHES,
-    *kernels.PATCHES,
-    *peft_model.PATCHES,
+    *causal_conv1d.PATCHES,
+    *fla.PATCHES,
+    *mamba_ssm.PATCHES,
+    *peft.PATCHES,
     *data_utils.PATCHES,
     *sft_trainer.PATCHES,
     *dpo_trainer.PATCHES,

@@ -7,9 +7,9 @@ import importlib.metadata
 import warnings
 from collections.abc import Iterable
 
-from .engine import plan
+from .engine import transaction
+from .engine.environment.installed import version_of
 from .engine.errors import AnchorMissing, PatchError
-from .engine.installed import version_of
 from .engine.patch import Patch
 from .engine.preview import Preview, preview
 from .engine.report import Report
@@ -37,7 +37,7 @@ def apply(*selection: str | Patch, exclude: Iterable[str] = (), strict: bool = T
     chosen = select(selection, patches) if selection else patches
     off = switched_off(exclude, [*patches, *chosen])
     try:
-        report = plan.apply(chosen, strict=strict, switched_off=off, tested=newest_tested())
+        report = transaction.apply(chosen, strict=strict, switched_off=off, tested=newest_tested())
     except AnchorMissing as error:
         tell_last_match(error, chosen)
         raise
@@ -77,13 +77,13 @@ def revert(*selection: str | Patch) -> Report:
     Models that were isolated while the patches were in force stay isolated; `patchwork.packing.restore(model)` undoes that.
     """
     if not selection:
-        return plan.revert()
-    return plan.revert(patch.name for patch in select(selection, [*all_patches(), *plan.applied_patches()]))
+        return transaction.revert()
+    return transaction.revert(patch.name for patch in select(selection, [*all_patches(), *transaction.applied_patches()]))
 
 
 def status() -> Report:
     """The outcome of every patch applied in this process and not reverted, as things stand now."""
-    return plan.status()
+    return transaction.status()
 
 
 def old_tool_installed() -> str:

@@ -17,13 +17,13 @@ from rich.markup import escape
 from rich.syntax import Syntax
 
 from . import __version__
-from .colours import COLOURS
-from .demo_data import DemoError
+from .commands.colours import COLOURS
+from .commands.demo_data import DemoError
 from .engine.errors import InvalidMatrix, InvalidPatch, PatchError, UnknownPatch, UnknownRelease
 from .packing.errors import ProbeError
 
 if TYPE_CHECKING:
-    from .doctor import Diagnosis
+    from .commands.doctor import Diagnosis
     from .engine.preview import Preview
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def list_patches(as_json: Json = False) -> None:
     """Every patch: whether it fits what is installed, and why it exists."""
     from .api import previews
-    from .doctor import patch_as_dict
+    from .commands.doctor import patch_as_dict
     from .selection import all_patches
 
     found = previews(all_patches())
@@ -77,13 +77,14 @@ def check(
     """Whether patches fit releases, folders or wheels, without installing or importing them."""
     if not against:
         return _check_installed(names, as_json)
-    from . import check_run, tables
+    from .commands import check as checking
+    from .commands import check_text
 
-    done = check_run.run(names or [], against)
+    done = checking.run(names or [], against)
     if as_json:
         _print_json(done.as_dicts())
     else:
-        for line in tables.checked_lines(done):
+        for line in check_text.checked_lines(done):
             console.print(line)
     _print_notes(done.notes)
     raise typer.Exit(int(not done.ok))
@@ -119,7 +120,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """This machine: packages, patches, and whether packing is safe and in which way."""
-    from .doctor import diagnose
+    from .commands.doctor import diagnose
 
     found = diagnose(model, with_imports=imports)
     if as_json:
@@ -148,7 +149,8 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Measure how far documents that are packed into one row reach each other."""
-    from . import census, probe_run
+    from .commands import census
+    from .commands import probe as probing
 
     _check_use(context, model, everything)
     if model is None:
@@ -158,12 +160,12 @@ def probe(
         else:
             census.show(counted, console)
         raise typer.Exit(int(not counted.ok))
-    lengths = probe_run.lengths(documents)
-    result = probe_run.run(model, lengths, arguments, stock, full_size, trust_remote_code, picture)
+    lengths = probing.lengths(documents)
+    result = probing.run(model, lengths, arguments, stock, full_size, trust_remote_code, picture)
     if as_json:
         _print_json(result.as_dict())
     else:
-        probe_run.show(result, console)
+        probing.show(result, console)
     raise typer.Exit(int(not result.passed))
 
 
@@ -175,7 +177,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """See packing go wrong and then right, on real text."""
-    from .demo import run
+    from .commands.demo import run
 
     progress = Console(stderr=True, highlight=False) if as_json else console
     result = run(model=model, dataset=dataset, out=out, console=progress)
@@ -195,17 +197,17 @@ def matrix(
     as_json: Json = False,
 ) -> None:
     """Every patch on every listed release, from its wheel, against what the matrix file expects."""
-    from . import matrix_tables
-    from .matrix_run import run, write_changes
+    from .commands import matrix_text
+    from .commands.matrix import run, write_changes
 
     result = run(file, package, new=new, complete=not update or new)
     form = "json" if as_json else form
     if form == "json":
-        _print_json(matrix_tables.as_dict(result))
+        _print_json(matrix_text.as_dict(result))
     elif form == "markdown":
-        print("\n".join(matrix_tables.markdown(result)))
+        print("\n".join(matrix_text.markdown(result)))
     else:
-        for line in matrix_tables.table(result, console.width if console.is_terminal else 100):
+        for line in matrix_text.table(result, console.width if console.is_terminal else 100):
             console.print(line)
     ok = write_changes(result, yes) if update else result.ok
     raise typer.Exit(int(not ok))
@@ -227,7 +229,7 @@ def _check_use(context: typer.Context, model: str | None, everything: bool) -> N
 
 def _check_installed(names: list[str] | None, as_json: bool) -> None:
     from .api import previews
-    from .doctor import patch_as_dict
+    from .commands.doctor import patch_as_dict
     from .selection import named
 
     found = previews(named(names or ()))
@@ -241,17 +243,18 @@ def _check_installed(names: list[str] | None, as_json: bool) -> None:
 
 
 def _diff_against(name: str, against: list[str], as_json: bool) -> None:
-    from . import check_run, tables
+    from .commands import check as checking
+    from .commands import check_text
 
-    done = check_run.run([name], against, keep_rewrites=True)
+    done = checking.run([name], against, keep_rewrites=True)
     if as_json:
         _print_json(done.as_dicts(diffs=True))
     for item in () if as_json else done.findings:
         if item.diff:
             _print_diff(item.diff)
         else:
-            console.print("\n".join(tables.check_lines([item])))
-    for line in () if as_json else tables.left_out_lines(done.left_out):
+            console.print("\n".join(check_text.check_lines([item])))
+    for line in () if as_json else check_text.left_out_lines(done.left_out):
         console.print(line)
     _print_notes(done.notes)
     raise typer.Exit(int(not done.ok))
@@ -294,7 +297,7 @@ def _concerns(item: Preview) -> bool:
 
 def _print_closed() -> None:
     """The mixers whose kernels no patch opens, and why."""
-    from .packing.mixers import closed_ways
+    from .packing.models.mixers import closed_ways
 
     console.print(
         "\n[bold]No patch[/] opens the kernels of these to packed rows; they run on documents side by side, with any kernel:"

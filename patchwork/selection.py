@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .engine.cases import check_cases
+from .engine.environment.import_errors import FAILURES, explain
 from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
-from .engine.importing import FAILURES, explain
+from .engine.live.process_record import as_ours
 from .engine.patch import Patch
-from .engine.process import as_ours
 
 ENTRY_POINTS = "patchwork.patches"
 _origins: dict[Patch, Path] = {}

@@ -7,8 +7,8 @@ from typing import Any
 
 from .api import apply
 from .engine.patch import Patch
-from .engine.plan import applied_patches
-from .packing.watched import Watched
+from .engine.transaction import applied_patches
+from .packing.trainers.collator_check import Watched
 
 
 class PatchesOfThisProcess:

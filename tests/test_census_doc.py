@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from patchwork.census import FALLS_SHORT, STATES, Finding
+from patchwork.commands.census import FALLS_SHORT, STATES, Finding
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "compat"))

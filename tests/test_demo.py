@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from patchwork.demo_data import DemoError, byte_tokenizer, read_documents, standard_library_docstrings, tokenize
-from patchwork.picture import SHADES, as_png, in_terminal, shade
+from patchwork.commands.demo_data import DemoError, byte_tokenizer, read_documents, standard_library_docstrings, tokenize
+from patchwork.commands.picture import SHADES, as_png, in_terminal, shade
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
@@ -96,7 +96,7 @@ def test_dataset_that_does_not_exist_is_named(name: str, says: str) -> None:
     "kind", ["missing", "empty name", "empty folder", "unknown architecture", "no weights", "tokenizer too large"]
 )
 def test_model_that_cannot_be_loaded_is_named(tmp_path: Path, kind: str) -> None:
-    from patchwork.demo_training import load
+    from patchwork.commands.demo_training import load
 
     name = {"missing": str(tmp_path / "missing"), "empty name": ""}.get(kind, str(tmp_path))
     if kind == "unknown architecture":
@@ -140,7 +140,7 @@ RUN = """
 import json, sys
 from pathlib import Path
 from rich.console import Console
-from patchwork.demo import run
+from patchwork.commands.demo import run
 model, dataset = (value or None for value in sys.argv[2:])
 run(model, dataset, Path(sys.argv[1]), Console(width=120), tokens=5000, seconds=5)
 """
@@ -176,7 +176,7 @@ def test_demo_shows_the_leak_and_its_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_torch
 def test_demo_runs_on_a_model_and_text_of_ones_own(tmp_path: Path) -> None:
-    from patchwork.demo_training import tiny_qwen
+    from patchwork.commands.demo_training import tiny_qwen
 
     subject = tiny_qwen()
     subject.build().save_pretrained(tmp_path / "model")
@@ -201,7 +201,7 @@ def test_demo_runs_on_three_short_documents(tmp_path: Path) -> None:
 
 @needs_torch
 def test_importing_the_demo_imports_no_torch() -> None:
-    code = "import patchwork.demo, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = "import patchwork.commands.demo, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

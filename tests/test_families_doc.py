@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from patchwork.packing.families import FAMILIES, Family
-from patchwork.packing.mixers import MIXERS
+from patchwork.packing.models.families import FAMILIES, Family
+from patchwork.packing.models.mixers import MIXERS
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "compat"))

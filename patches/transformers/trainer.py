@@ -1,4 +1,4 @@
-"""transformers.trainer: its models are isolated, its batches say where documents begin, and no call loses that."""
+"""transformers.trainer and trainer_utils: a trainer's models are isolated, and no batch or call loses its documents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ _PREPARED = "from patchwork.packing.hooks import batch_prepared\nbatch_prepared(
 _STEP = "from patchwork.packing.hooks import in_step"
 _WATCH = "from patchwork.workers import watched\ndata_collator = watched(data_collator)"
 _ADOPT = "from patchwork.packing.hooks import adopt_model\nadopt_model(model)"
+_REFUSE = "from patchwork.packing.hooks import refuse_dropped\nrefuse_dropped({columns}, {kept})"
+_OF_DATASET = _REFUSE.format(columns="dataset", kept="signature_columns")
+_OF_EXAMPLE = _REFUSE.format(columns="feature", kept="self.signature_columns")
+_DROPPED = (
+    "A dataset that was packed before holds the lengths of its documents in seq_lengths. No model takes that column, so a "
+    "Trainer drops it, and each row is trained on as one document."
+)
+_COLUMNS = "columns = [k for k in signature_columns if k in dataset.column_names]"
+_KEPT = "return {k: v for k, v in feature.items() if k in self.signature_columns}"
 
 
 def _stepping(name: str, target: str, method: str, versions: str) -> Patch:
@@ -28,6 +37,11 @@ def _stepping(name: str, target: str, method: str, versions: str) -> Patch:
             )
         ],
     )
+
+
+def _column_case(head: str, refuse: str, last: str) -> Case:
+    inserted = "".join(f"    {line}\n" for line in refuse.splitlines())
+    return Case(before=f"{head}\n    {last}\n", after=f"{head}\n{inserted}    {last}\n")
 
 
 PATCHES = (
@@ -111,5 +125,21 @@ PATCHES = (
                 ),
             )
         ],
+    ),
+    Patch(
+        name="transformers.unused_columns.dataset",
+        target="transformers.trainer:Trainer._remove_unused_columns",
+        versions={"transformers": ">=4.57"},
+        reason=_DROPPED,
+        edits=[required(_COLUMNS.replace("k ", "$NAME ")).insert_before(_OF_DATASET)],
+        cases=[_column_case("def _remove_unused_columns(self, dataset):", _OF_DATASET, _COLUMNS)],
+    ),
+    Patch(
+        name="transformers.unused_columns.stream",
+        target="transformers.trainer_utils:RemoveColumnsCollator._remove_columns",
+        versions={"transformers": ">=4.57"},
+        reason=_DROPPED,
+        edits=[required(_KEPT).insert_before(_OF_EXAMPLE)],
+        cases=[_column_case("def _remove_columns(self, feature):", _OF_EXAMPLE, _KEPT)],
     ),
 )

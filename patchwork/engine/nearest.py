@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .checks import matches_anything
 from .difference import difference
 from .errors import AnchorMissing, AnchorMoved
 from .holes import as_written, hole_of, is_header, python_of
@@ -19,6 +18,7 @@ from .patch import Anchor, Edit, Patch
 from .pattern import blocks, find, find_headers, first_line, tells
 from .splicing import call_of
 from .text import Source
+from .validation import matches_anything
 
 _WORTH_SHOWING = 0.45
 _SURELY_MADE = 0.85

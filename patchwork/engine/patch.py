@@ -6,7 +6,9 @@ import keyword
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .checks import (
+from .errors import InvalidPatch
+from .holes import holes_in
+from .validation import (
     check_code,
     check_count,
     check_name,
@@ -18,8 +20,6 @@ from .checks import (
     strings,
     versions_in,
 )
-from .errors import InvalidPatch
-from .holes import holes_in
 
 
 @dataclass(frozen=True)

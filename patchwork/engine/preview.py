@@ -7,11 +7,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .applicability import applicability, outcome_of
+from .environment.installed import ModuleSource, read_source, spec_of, version_of
 from .errors import PatchError
-from .installed import ModuleSource, read_source, spec_of, version_of
-from .outcomes import applicability, outcome_of
+from .module_plan import dry_run
 from .patch import Patch
-from .prepare import dry_run
 from .report import Outcome
 from .rewriting import Rewrite
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from patchwork.packing.boundaries import Boundaries
+    from patchwork.packing.decision import Decision, PackingRefused, decide
     from patchwork.packing.errors import BoundariesError, IsolationError, PackingWarning
-    from patchwork.packing.guard import Decision, PackingRefused, decide
     from patchwork.packing.isolation import adopt, isolate, restore
-    from patchwork.packing.leaks import LeakReport, probe
+    from patchwork.packing.probing.leaks import LeakReport, probe
 
 __all__ = [
     "Boundaries",
@@ -34,15 +34,15 @@ _HOMES = {
     "Boundaries": "boundaries",
     "BoundariesError": "errors",
     "IsolationError": "errors",
-    "Decision": "guard",
-    "PackingRefused": "guard",
+    "Decision": "decision",
+    "PackingRefused": "decision",
     "PackingWarning": "errors",
-    "decide": "guard",
+    "decide": "decision",
     "adopt": "isolation",
     "isolate": "isolation",
     "restore": "isolation",
-    "LeakReport": "leaks",
-    "probe": "leaks",
+    "LeakReport": "probing.leaks",
+    "probe": "probing.leaks",
 }
 
 

@@ -1,4 +1,4 @@
-"""Errors and warnings of packing. PackingRefused is beside the decision that it holds: patchwork.packing.guard."""
+"""Errors and warnings of packing. PackingRefused is beside the decision that it holds: patchwork.packing.decision."""
 
 from __future__ import annotations
 

@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import Any
 
 _BY_MODULE = {
-    "added": ("refuse_adapters",),
-    "adoption": ("batch_prepared",),
-    "batches": ("in_step",),
-    "bins": ("accounted", "columns_of", "pack_wrapped", "pack_wrapped_as_trl", "packable", "packer_for_training"),
-    "collate": (
-        *("boundary_arguments", "documents_to_flatten", "flattening", "flattens_packed_rows", "places_in", "refuse_dropped"),
-    ),
-    "guard": ("adopt_model",),
-    "handshake": ("saw",),
-    "isolation": ("adopt",),
-    "preference": ("flattens", "padding_free", "prepare", "without_padding"),
-    "recompute": ("carrying",),
-    "trainers": ("before_truncation", "confirmed", "counted", "guarded", "has_pictures", "is_packed", "text_side", "to_pack"),
-    "zoo": ("preparation", "with_full_documents_told"),
+    "isolation": "adopt",
+    "decision": "adopt_model",
+    "runtime.added_parts": "refuse_adapters",
+    "runtime.handshake": "saw",
+    "runtime.lost_boundaries": "in_step",
+    "runtime.recompute": "carrying",
+    "trainers.collators": """
+        boundary_arguments documents_to_flatten flattening flattens_packed_rows places_in refuse_dropped
+    """,
+    "trainers.dataset_packing": "accounted columns_of pack_wrapped pack_wrapped_as_trl packable packer_for_training",
+    "trainers.dpo": "flattens padding_free prepare without_padding",
+    "trainers.model_adoption": "batch_prepared",
+    "trainers.sft": "before_truncation confirmed counted guarded has_pictures is_packed text_side to_pack",
+    "trainers.unsloth": "preparation with_full_documents_told",
 }
-_HOMES = {name: module for module, names in _BY_MODULE.items() for name in names}
+_HOMES = {name: module for module, names in _BY_MODULE.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

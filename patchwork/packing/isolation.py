@@ -1,6 +1,6 @@
 """Which modules of a model have to take part so that its documents stay apart, and are all of them known?
 
-``isolate`` validates a model and flags its modules; patchwork.packing.transport holds the code that the flags turn on.
+``isolate`` validates a model and flags its modules; patchwork.packing.runtime.wrappers holds the code that the flags turn on.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.adapters import acting_reason
-from patchwork.packing.anatomy import anatomy_of, backbone_family, refuse_beside, takes_text
-from patchwork.packing.dispatch import FLEX, flash, implementation_of
 from patchwork.packing.errors import IsolationError
-from patchwork.packing.flags import FLAG, UNPADS, Flag
-from patchwork.packing.kernels import gap
-from patchwork.packing.mixers import Mixer
-from patchwork.packing.refusal import closed, why_not
-from patchwork.packing.structure import anatomy_by_structure
-from patchwork.packing.transport import mark
+from patchwork.packing.models.adapters import acting_reason
+from patchwork.packing.models.dispatch import FLEX, flash, implementation_of
+from patchwork.packing.models.kernels import gap
+from patchwork.packing.models.known_code import anatomy_of, backbone_family, refuse_beside, takes_text
+from patchwork.packing.models.mixers import Mixer
+from patchwork.packing.models.refusal_reasons import closed, why_not
+from patchwork.packing.models.unknown_code import anatomy_by_structure
+from patchwork.packing.runtime.markers import FLAG, UNPADS, Flag
+from patchwork.packing.runtime.wrappers import mark
 
 BATCHING = "document batching"
 NATIVE = "native kernels"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
-from ..engine.checks import specifier_of
+from ..engine.environment.installed import ModuleSource
 from ..engine.errors import (
     AnchorMissing,
     InvalidPatch,
@@ -17,17 +17,17 @@ from ..engine.errors import (
     TargetMissing,
     UnknownRelease,
 )
-from ..engine.installed import ModuleSource
 from ..engine.patch import Patch
 from ..engine.preview import failed
 from ..engine.report import Outcome
 from ..engine.rewriting import Rewrite
+from ..engine.validation import specifier_of
 from ..selection import command_for
 from .against import packages_of
 from .folders import for_what
-from .homes import home_of
+from .module_trials import Progress, Result, Trial, try_all
+from .reexports import home_of
 from .trees import Tree, canonical
-from .trial import Progress, Result, Trial, try_all
 from .wheels import cached
 
 _NEWEST = Version("999999")  # stands for a version that is not known

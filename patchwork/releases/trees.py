@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..engine.environment.installed import ModuleSource
 from ..engine.errors import ReleaseUnavailable, SourceUnavailable, TargetMissing
-from ..engine.installed import ModuleSource
 
 _COMPILED = (".so", ".pyd", ".pyc")
 # What reading a damaged archive raises; RuntimeError and NotImplementedError stand for encrypted and exotic members.

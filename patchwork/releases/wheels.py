@@ -12,8 +12,8 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from ..engine.environment.cache_folder import cache_dir
 from ..engine.errors import ReleaseUnavailable, UnknownRelease
-from ..engine.files import cache_dir
 from . import pip
 from .trees import canonical
 

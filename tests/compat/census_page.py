@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from patchwork.census import FALLS_SHORT, STATES, Finding, by_reason
+from patchwork.commands.census import FALLS_SHORT, STATES, Finding, by_reason
 
 BEGIN = """\
 # Census of model types

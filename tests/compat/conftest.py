@@ -48,7 +48,7 @@ def elsewhere() -> Iterator[Any]:
 def no_batch_of_another_test() -> Iterator[None]:
     """A batch that a test prepares outside of a trainer's step is remembered until the next one."""
     yield
-    if (batches := sys.modules.get("patchwork.packing.batches")) is not None:
+    if (batches := sys.modules.get("patchwork.packing.runtime.lost_boundaries")) is not None:
         batches.forget()
 
 

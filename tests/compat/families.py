@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from patchwork.packing.families import FAMILIES, released
-from patchwork.packing.shrink import shrink, tiny_model
-from patchwork.packing.sources import MIXED
+from patchwork.packing.models.families import FAMILIES, released
+from patchwork.packing.probing.model_sources import MIXED
+from patchwork.packing.probing.tiny_models import shrink, tiny_model
 
 # Model types that are not called like the folder.
 TYPES = {

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from patchwork.packing.families import FAMILIES
-from patchwork.packing.mixers import MIXERS, Mixer
+from patchwork.packing.models.families import FAMILIES
+from patchwork.packing.models.mixers import MIXERS, Mixer
 from patchwork.releases import wheels
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ Exceptions: bamba and granitemoehybrid raise NotImplementedError to 5.14; the co
 """
 STRUCTURE = """\
 ## Code that comes with a checkpoint
-Classes that are no part of transformers are recognised by what they hold (`patchwork/packing/structure.py`):
+Classes that are no part of transformers are recognised by what they hold (`patchwork/packing/models/unknown_code.py`):
 
 | part | recognised by |
 |---|---|

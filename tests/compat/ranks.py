@@ -14,7 +14,7 @@ import torch.distributed
 from alone import DENSE, Case, logits
 
 from patchwork.packing import isolate
-from patchwork.packing.batching import plan
+from patchwork.packing.runtime.document_batching import plan
 
 # Two buckets against one, and another row length.
 CASES = [Case(DENSE, ((7, 100, 9),)), Case(DENSE, ((12, 11, 10),))]

@@ -26,8 +26,8 @@ from alone import Case, Result, reference, run, stock
 
 import patchwork
 from patchwork.packing import IsolationError, isolate
-from patchwork.packing.families import released
 from patchwork.packing.isolation import validate
+from patchwork.packing.models.families import released
 
 LIMIT = 1e-4
 CONTROL = 100 * LIMIT

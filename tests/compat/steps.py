@@ -22,7 +22,7 @@ import tiny
 import torch
 import trl
 
-from patchwork.packing.batches import forget
+from patchwork.packing.runtime.lost_boundaries import forget
 
 ROW = 32
 STEPS = 3

@@ -20,8 +20,8 @@ from peft.tuners.lora.layer import LoraVariant
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from patchwork.packing import IsolationError, decide, isolate, restore
-from patchwork.packing.adapters import PER_TOKEN, WHOLE_ROW, acting_reason, config_reason
-from patchwork.packing.guard import adopt_model
+from patchwork.packing.decision import adopt_model
+from patchwork.packing.models.adapters import PER_TOKEN, WHOLE_ROW, acting_reason, config_reason
 
 LENGTHS = [7, 5, 9]
 CALL = [11, 12]  # the invocation tokens

@@ -19,8 +19,9 @@ from alone import DENSE
 from test_flattening import LENGTHS, alone, build, features
 from transformers import DataCollatorWithFlattening
 
-from patchwork.packing import IsolationError, adoption, restore
+from patchwork.packing import IsolationError, restore
 from patchwork.packing.isolation import isolated
+from patchwork.packing.trainers import model_adoption as adoption
 
 pytestmark = pytest.mark.usefixtures("patched_once")
 

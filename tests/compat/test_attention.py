@@ -29,9 +29,9 @@ from alone import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from patchwork.packing import Boundaries, IsolationError, adopt, isolate, restore
-from patchwork.packing.families import ATTENTION_ONLY, released
-from patchwork.packing.shrink import shrink, tiny_model
-from patchwork.packing.sources import config_of
+from patchwork.packing.models.families import ATTENTION_ONLY, released
+from patchwork.packing.probing.model_sources import config_of
+from patchwork.packing.probing.tiny_models import shrink, tiny_model
 
 ROWS = ((20, 1, 33, 2, 17),)
 TWO_ROWS = ((7, 5, 9), (13, 8))

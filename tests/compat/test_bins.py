@@ -15,8 +15,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
-from patchwork.packing.bins import accounted, columns_of, pack_wrapped, packer_for_training  # noqa: E402
 from patchwork.packing.errors import PackingWarning  # noqa: E402
+from patchwork.packing.trainers.dataset_packing import accounted, columns_of, pack_wrapped, packer_for_training  # noqa: E402
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 9), max_size=9), max_size=12)
 VERSION = Version(trl.__version__)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
-from patchwork import census, census_worker
 from patchwork.cli import main
+from patchwork.commands import census, census_worker
 from patchwork.packing import BoundariesError, IsolationError, LeakReport, PackingRefused
+from patchwork.packing.decision import Decision
 from patchwork.packing.errors import ProbeError
-from patchwork.packing.guard import Decision
-from patchwork.packing.leaks import Measured
+from patchwork.packing.probing.leaks import Measured
 
 FAULTY = (sys.executable, str(Path(__file__).with_name("census_types.py")))
 

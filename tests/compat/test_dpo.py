@@ -19,10 +19,11 @@ from tiny import build, documents, has, recurrent_names, worst_difference
 from transformers import TrainerCallback
 
 import patchwork
-from patchwork.packing import preference, unpadding
 from patchwork.packing.errors import PackingWarning
 from patchwork.packing.isolation import isolate, restore
-from patchwork.packing.unpadding import unpadded
+from patchwork.packing.runtime import unpadding
+from patchwork.packing.runtime.unpadding import unpadded
+from patchwork.packing.trainers import dpo
 
 try:
     from trl import DPOConfig, DPOTrainer
@@ -222,7 +223,7 @@ def test_rows_that_are_cut_between_processes_are_refused(
     monkeypatch.setenv("PARALLELISM_CONFIG_CP_SIZE", "2")
     arguments = DPOConfig(**quiet(tmp_path, padding_free=True))
     with pytest.warns(PackingWarning, match="context parallelism"):
-        assert not preference.padding_free(arguments, build(HYBRID), None)
+        assert not dpo.padding_free(arguments, build(HYBRID), None)
 
 
 # ---- the backbone, whatever calls it -----------------------------------------------------------------------------
@@ -284,9 +285,9 @@ def test_a_model_that_sees_leaves_padding_out_of_text_in_its_backbone(tmp_path: 
     """Its positions have three planes, which a flat row of the trainer's does not."""
     model, rows = build("qwen3_5_vlm"), padded_rows()
     trainer = SimpleNamespace(model=model, ref_model=None)
-    assert not preference.flattens(trainer, DPOConfig(**quiet(tmp_path, padding_free=True)), model)
+    assert not dpo.flattens(trainer, DPOConfig(**quiet(tmp_path, padding_free=True)), model)
     seen = counting(model.model.language_model)
-    ours = preference.without_padding(trainer, hidden, model, **rows)
+    ours = dpo.without_padding(trainer, hidden, model, **rows)
     theirs = hidden(model, **rows)
     valid = rows["attention_mask"].bool()
     assert torch.allclose(ours.logits[valid], theirs.logits[valid], atol=PLACES)

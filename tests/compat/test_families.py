@@ -13,9 +13,9 @@ import transformers
 from alone import Case, assert_equal, assert_leaks, isolated, reference, run, stock
 
 from patchwork.packing import IsolationError, isolate, probe, restore
-from patchwork.packing.families import released, written
 from patchwork.packing.isolation import adopt
-from patchwork.packing.shrink import shrink, tiny_model
+from patchwork.packing.models.families import released, written
+from patchwork.packing.probing.tiny_models import shrink, tiny_model
 
 # test_grid.py and test_isolation.py have these in all forms.
 NAMES = [name for name in families.names() if name not in tiny.RECURRENT]

@@ -17,9 +17,9 @@ from test_dpo import other
 from tiny import build, has, worst_difference
 
 import patchwork
-from patchwork.packing import preference
-from patchwork.packing.flags import FLAG, UNPADS
 from patchwork.packing.isolation import restore
+from patchwork.packing.runtime.markers import FLAG, UNPADS
+from patchwork.packing.trainers import dpo
 
 try:
     from trl import DPOConfig, DPOTrainer
@@ -119,7 +119,7 @@ def test_models_built_before_apply_are_isolated(kind: str, patched_once: None) -
         alone = torch.cat([model(input_ids=part, use_cache=False).logits for part in (row[:, :4], row[:, 4:])], 1)
         leaking = model(input_ids=row, use_cache=False).logits
         given = KINDS[kind](model)
-        preference.prepare(SimpleNamespace(), True, given, None)
+        dpo.prepare(SimpleNamespace(), True, given, None)
         packed = given(input_ids=row, position_ids=places, use_cache=False).logits
     assert patchwork.packing.decide(given).packing
     assert any(FLAG in module.__dict__ for module in model.modules())
@@ -130,10 +130,10 @@ def test_models_built_before_apply_are_isolated(kind: str, patched_once: None) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_is_left_out_of_each_model(kind: str, patched_once: None) -> None:
     trainer = SimpleNamespace(model=KINDS[kind](build("llama")), ref_model=KINDS[kind](build("llama")))
-    preference.prepare(trainer, True, trainer.model, trainer.ref_model)
+    dpo.prepare(trainer, True, trainer.model, trainer.ref_model)
 
     def switched() -> list[bool]:
         return [any(UNPADS in module.__dict__ for module in each.modules()) for each in (trainer.model, trainer.ref_model)]
 
-    assert preference.without_padding(trainer, switched) == [True, True]
+    assert dpo.without_padding(trainer, switched) == [True, True]
     assert switched() == [False, False]

@@ -13,7 +13,7 @@ import transformers
 from alone import FIRST, Case, isolated, logits, stock
 
 from patchwork.packing import IsolationError, adopt
-from patchwork.packing.families import released
+from patchwork.packing.models.families import released
 
 NAMES = [name for name in ("llama", FIRST, "lfm2", "mamba2", "bamba", "jamba") if tiny.has(name)]
 PROMPTS = {

@@ -12,8 +12,8 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from patchwork.packing import Decision, PackingRefused, decide
-from patchwork.packing.adapters import config_reason
-from patchwork.packing.loading import failures
+from patchwork.packing.models.adapters import config_reason
+from patchwork.packing.models.by_name import failures
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import pytest
 import tiny
 import torch
 
-from patchwork.packing import BoundariesError, isolate, mixing, probe
-from patchwork.packing.batching import side_by_side
+from patchwork.packing import BoundariesError, isolate, probe
+from patchwork.packing.runtime import mixer_forward
+from patchwork.packing.runtime.document_batching import side_by_side
 
 ROUNDING = 1e-4  # as `probe` has it for float32: ten times and more what is measured here, a thousandth of what leaks here
 
@@ -121,7 +122,7 @@ def test_mixers_that_ignore_boundaries_are_found(isolated, monkeypatch, faulty):
             return call(hidden, dict(per_token or {}))
         return side_by_side(call, boundaries, hidden, per_token, **masks)
 
-    monkeypatch.setattr(mixing, "side_by_side", some)
+    monkeypatch.setattr(mixer_forward, "side_by_side", some)
     report = probe(isolated, (7, 5, 9))
     assert not report.passed
     assert report.forward.by_document[0] < ROUNDING

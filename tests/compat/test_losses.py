@@ -19,7 +19,7 @@ from packaging.version import Version
 from steps import MODELS, dataset, pieces, train
 
 from patchwork.packing import decide, isolate
-from patchwork.packing.collate import boundary_arguments
+from patchwork.packing.trainers.collators import boundary_arguments
 
 TRL = Version(trl.__version__)
 LENGTHS = (7, 5, 9, 1, 30, 22, 2, 32, 17, 14)

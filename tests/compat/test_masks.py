@@ -389,7 +389,7 @@ def test_one_document_and_padding_that_is_numbered_is_not_packed(name, numbered,
 
 def test_the_batch_of_a_collator_that_pads_one_document_is_not_packed(patched):
     trainer = pytest.importorskip("trl.trainer.sft_trainer")
-    from patchwork.packing.resolution import resolve
+    from patchwork.packing.runtime.call_boundaries import resolve
 
     collator = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True, pad_to_multiple_of=128)
 

@@ -20,9 +20,11 @@ from alone import Case, assert_equal, assert_leaks, of_each, run
 from doubles import models
 
 import patchwork
-from patchwork.packing import IsolationError, handshake, isolate, kernels, mixing, probe, restore
-from patchwork.packing.kernels import closed_here
-from patchwork.packing.mixers import MIXERS
+from patchwork.packing import IsolationError, isolate, probe, restore
+from patchwork.packing.models import kernels
+from patchwork.packing.models.kernels import closed_here
+from patchwork.packing.models.mixers import MIXERS
+from patchwork.packing.runtime import handshake, mixer_forward
 from patchwork.selection import all_patches
 
 # A family, and the mixer of it that has kernels in this release.
@@ -139,13 +141,13 @@ def test_a_reason_names_the_distribution_that_is_there(monkeypatch):
 def test_either_half_alone_leaks_and_is_refused(name, half, monkeypatch, tmp_path, patched):
     model, case, expected, _ = fast(monkeypatch, tmp_path, name)
     full = kernels.arguments_for(case.boundaries)
-    monkeypatch.setattr(mixing, "arguments_for", lambda _: {half: full[half]})
+    monkeypatch.setattr(mixer_forward, "arguments_for", lambda _: {half: full[half]})
     other = "cu_seqlens" if half == "seq_idx" else "seq_idx"
     with pytest.raises(IsolationError, match=rf"layers\.\d+\..*: \w+ was called in a packed call without {other}") as caught:
         run(model, case, **case.form())
     assert re.search(r"the mixer and (causal-conv1d 1\.6\.1|fla-core 0\.6\.0)'s \w+ dropped it", str(caught.value))
     monkeypatch.setattr(handshake, "AMBIENT", type("Nobody", (), {"scope": None}))
-    monkeypatch.setattr(mixing, "confirm", lambda *_: None)
+    monkeypatch.setattr(mixer_forward, "confirm", lambda *_: None)
     assert_leaks(run(model, case, **case.form()), expected, case)
 
 

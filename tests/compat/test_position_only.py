@@ -17,7 +17,7 @@ from alone import DENSE, Case
 
 import patchwork
 from patchwork.packing import IsolationError, decide
-from patchwork.packing.guard import adopt_model
+from patchwork.packing.decision import adopt_model
 
 LENGTHS = (7, 5, 9)
 NAMES = [name for name in (DENSE, "lfm2", "llama") if tiny.has(name)]

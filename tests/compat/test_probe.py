@@ -16,11 +16,12 @@ import transformers
 from rich.console import Console
 
 import patchwork
-from patchwork import probe_run
 from patchwork.cli import main
-from patchwork.packing import LeakReport, PackingRefused, isolation, leaks, probe
+from patchwork.commands import probe as command
+from patchwork.packing import LeakReport, PackingRefused, isolation, probe
 from patchwork.packing.errors import ProbeError
-from patchwork.packing.leaks import Measured
+from patchwork.packing.probing import leaks
+from patchwork.packing.probing.leaks import Measured
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_names_that_lead_nowhere_say_what_would(tmp_path):
 @pytest.fixture
 def run(monkeypatch, capsys):
     """`patchwork probe ARGUMENTS` in this process, which has torch already: exit code, output, errors."""
-    monkeypatch.setattr(probe_run, "_quieten", lambda: None)  # it would silence the tests that follow
+    monkeypatch.setattr(command, "_quieten", lambda: None)  # it would silence the tests that follow
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["patchwork", "probe", *map(str, arguments)])
@@ -187,13 +188,13 @@ def test_the_verdict_is_one_of_three(leak, control, said):
         (4, 3), ((0, leak), (0, 0)), Measured(leak), Measured(leak), Measured(control), Measured(1.0), 1e-4, "Model"
     )
     console = Console(record=True, file=io.StringIO(), width=100)
-    probe_run.show(probe_run.Probed("a", "stock", report), console)
+    command.show(command.Probed("a", "stock", report), console)
     assert said in console.export_text()
 
 
 @pytest.mark.parametrize(("missing", "said"), [("matplotlib", "pip install matplotlib"), ("torch", "pip install torch")])
 def test_what_is_not_installed_is_named_with_the_command(monkeypatch, missing, said):
-    found = probe_run.find_spec
-    monkeypatch.setattr(probe_run, "find_spec", lambda name: None if name == missing else found(name))
+    found = command.find_spec
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == missing else found(name))
     with pytest.raises(ProbeError, match=said):
-        probe_run.run("qwen3_next", (7, 5), "positions", True, False, False, Path("leak.png"))
+        command.run("qwen3_next", (7, 5), "positions", True, False, False, Path("leak.png"))

@@ -17,9 +17,9 @@ from importlib.util import find_spec
 import pytest
 
 from patchwork import TargetMissing
-from patchwork.engine import swap
-from patchwork.engine.bytecode import code_on_disk
-from patchwork.engine.installed import ModuleSource, read_source
+from patchwork.engine.environment.installed import ModuleSource, read_source
+from patchwork.engine.live import swap
+from patchwork.engine.live.pyc import code_on_disk
 from patchwork.engine.locate import Function, decorators, definitions, functions, starts_at
 from patchwork.engine.text import Source, compiled, decode
 

@@ -15,10 +15,10 @@ from alone import Case
 from torch.utils.checkpoint import checkpoint
 
 from patchwork.packing import IsolationError, isolate, restore
-from patchwork.packing.flags import FLAG
-from patchwork.packing.recompute import RUNNING, Carrying, carrying
-from patchwork.packing.shrink import shrink, tiny_model
-from patchwork.packing.sources import config_of
+from patchwork.packing.probing.model_sources import config_of
+from patchwork.packing.probing.tiny_models import shrink, tiny_model
+from patchwork.packing.runtime.markers import FLAG
+from patchwork.packing.runtime.recompute import RUNNING, Carrying, carrying
 
 ROWS = ((7, 5, 9), (13, 8))
 NAMES = [name for name in ("qwen3_5", "qwen3_next", "mamba2", "lfm2", "llama", "gpt_oss") if tiny.has(name)]

@@ -14,11 +14,11 @@ from packaging.version import Version
 from real_configs import ATTENTION, REAL, RECURRENT
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from patchwork.packing.config_fields import layers, overrides, text_part, token_ids
 from patchwork.packing.errors import ProbeError
-from patchwork.packing.layer_kinds import kinds_of
-from patchwork.packing.shrink import LARGEST, VOCABULARY, shrink, tiny_model
-from patchwork.packing.sources import config_of
+from patchwork.packing.models.config_fields import layers, overrides, text_part, token_ids
+from patchwork.packing.probing.layer_kinds import kinds_of
+from patchwork.packing.probing.model_sources import config_of
+from patchwork.packing.probing.tiny_models import LARGEST, VOCABULARY, shrink, tiny_model
 
 RELEASE = Version(transformers.__version__)
 # Default configs that transformers itself cannot run.

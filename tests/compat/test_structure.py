@@ -11,9 +11,9 @@ import pytest
 from alone import Case, assert_equal, assert_leaks, reference, run
 
 from patchwork.packing import IsolationError, isolate
-from patchwork.packing.families import released
-from patchwork.packing.guard import decide
+from patchwork.packing.decision import decide
 from patchwork.packing.isolation import adopt
+from patchwork.packing.models.families import released
 
 # Attention of jamba is written by hand before 5.0.
 KNOWN = [name for name in ("qwen3_next", "falcon_h1", "bamba", "lfm2", "jamba") if name != "jamba" or released("5.0")]

@@ -27,7 +27,7 @@ from test_sft import LENGTHS, build_without_router_loss, byte_tokenizer, token_l
 import patchwork
 from patchwork import AnchorMissing, Patch, required, rewrite
 from patchwork.packing import Boundaries
-from patchwork.packing.bins import packer_for_training
+from patchwork.packing.trainers.dataset_packing import packer_for_training
 from patchwork.patches import PATCHES
 
 # Without experts where there is one: some releases of TRL add the router's auxiliary loss whatever the config says.

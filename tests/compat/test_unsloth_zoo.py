@@ -32,9 +32,9 @@ from transformers import PreTrainedTokenizerFast
 from trl import pack_dataset
 
 from patchwork import ReleaseUnavailable
-from patchwork.packing.bins import pack_wrapped
+from patchwork.packing.decision import PackingRefused
 from patchwork.packing.errors import PackingWarning
-from patchwork.packing.guard import PackingRefused
+from patchwork.packing.trainers.dataset_packing import pack_wrapped
 from patchwork.patches.unsloth_zoo.dataset_utils import PATCHES
 from patchwork.releases.checking import check
 from patchwork.releases.trees import Tree

@@ -26,9 +26,9 @@ from alone import (
 )
 
 from patchwork.packing import IsolationError, adopt, isolate, isolation, restore
-from patchwork.packing.batching import plan
-from patchwork.packing.flags import FLAG
-from patchwork.packing.guard import adopt_model
+from patchwork.packing.decision import adopt_model
+from patchwork.packing.runtime.document_batching import plan
+from patchwork.packing.runtime.markers import FLAG
 
 CASE = Case()
 

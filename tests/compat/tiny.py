@@ -11,8 +11,8 @@ import torch
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from patchwork.packing.shrink import shrink, tiny_model
-from patchwork.packing.sources import config_of
+from patchwork.packing.probing.model_sources import config_of
+from patchwork.packing.probing.tiny_models import shrink, tiny_model
 
 VOCABULARY = 97
 TEXT = {

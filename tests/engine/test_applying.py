@@ -29,7 +29,8 @@ from patchwork import (
     optional,
     required,
 )
-from patchwork.engine import plan, swap, watch
+from patchwork.engine import transaction
+from patchwork.engine.live import import_hooks, swap
 
 if TYPE_CHECKING:
     from conftest import Library
@@ -495,7 +496,7 @@ def test_an_import_that_ends_while_a_second_apply_plans(lib: Library, monkeypatc
     lib.load()
     late = lib.patch("f", ADD_ONE, name="own.late", module="lib.late")
     patchwork.apply(late)
-    prepare = plan.prepare
+    prepare = transaction.prepare
 
     def prepare_slowly(*arguments: object) -> object:
         importer.start()
@@ -505,7 +506,7 @@ def test_an_import_that_ends_while_a_second_apply_plans(lib: Library, monkeypatc
         return prepare(*arguments)  # type: ignore[arg-type]
 
     importer = threading.Thread(target=lib.load, args=("lib.late",), daemon=True)
-    monkeypatch.setattr(plan, "prepare", prepare_slowly)
+    monkeypatch.setattr(transaction, "prepare", prepare_slowly)
     in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE, name="own.f"), late))
     importer.join(HANGS)
     assert not importer.is_alive()
@@ -515,7 +516,7 @@ def test_an_import_that_ends_while_a_second_apply_plans(lib: Library, monkeypatc
 
 def test_an_import_begun_while_the_first_apply_plans_is_patched(lib: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     lib.write("import time\ntime.sleep(0.2)\n" + CORE)
-    prepare = plan.prepare
+    prepare = transaction.prepare
 
     def prepare_slowly(*arguments: object) -> object:
         importer.start()
@@ -524,7 +525,7 @@ def test_an_import_begun_while_the_first_apply_plans_is_patched(lib: Library, mo
         return prepare(*arguments)  # type: ignore[arg-type]
 
     importer = threading.Thread(target=lib.load, daemon=True)
-    monkeypatch.setattr(plan, "prepare", prepare_slowly)
+    monkeypatch.setattr(transaction, "prepare", prepare_slowly)
     in_threads(lambda: patchwork.apply(lib.patch("f", ADD_ONE)))
     importer.join(HANGS)
     assert not importer.is_alive()
@@ -545,7 +546,7 @@ def test_an_import_that_has_asked_the_finders_when_the_hook_is_registered_is_pat
         def create_module(self, spec: object) -> None:
             asked.set()
             end = time.monotonic() + 5
-            while "lib.core" not in watch._watched and time.monotonic() < end:
+            while "lib.core" not in import_hooks._watched and time.monotonic() < end:
                 time.sleep(0.001)
             time.sleep(0.1)
 

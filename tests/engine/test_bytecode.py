@@ -29,9 +29,9 @@ import pytest
 
 import patchwork
 from patchwork import SourceMismatch, required
-from patchwork.engine import swap
-from patchwork.engine.bytecode import code_on_disk
-from patchwork.engine.installed import ModuleSource, read_source, spec_of
+from patchwork.engine.environment.installed import ModuleSource, read_source, spec_of
+from patchwork.engine.live import swap
+from patchwork.engine.live.pyc import code_on_disk
 from patchwork.engine.locate import definitions, functions, starts_at
 from patchwork.engine.text import Source, compiled, decode
 

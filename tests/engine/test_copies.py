@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from patchwork.engine.copies import copies
-from patchwork.engine.installed import version_of
+from patchwork.engine.environment.distributions import copies
+from patchwork.engine.environment.installed import version_of
 
 
 def installed(folder: Path, version: str, *, source: str | None = "", editable: Path | None = None) -> Path:

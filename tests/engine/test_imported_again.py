@@ -207,7 +207,7 @@ def test_a_module_of_patchwork_that_is_reloaded_in_place(check, module):
         import importlib, patchwork.engine.{module}
         importlib.reload(patchwork.engine.{module})
         if {module!r} in ("patch", "report"):
-            importlib.reload(sys.modules["patchwork.engine.plan"])
+            importlib.reload(sys.modules["patchwork.engine.transaction"])
         assert (own.f(1), [state for state in states().values()]) == (3, ["applied"])
         patchwork.revert()
         assert own.f(1) == 2

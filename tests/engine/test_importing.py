@@ -11,9 +11,9 @@ import pytest
 
 import patchwork
 from patchwork import BrokenDependency, InvalidPatch, PatchError, TargetMissing, required
-from patchwork.engine.importing import explain
-from patchwork.engine.installed import is_installed, spec_of
-from patchwork.imports import try_imports
+from patchwork.commands.import_trials import try_imports
+from patchwork.engine.environment.import_errors import explain
+from patchwork.engine.environment.installed import is_installed, spec_of
 from patchwork.selection import all_patches
 
 EDIT = required("return 1").replace("return 2")

@@ -33,7 +33,7 @@ from patchwork import (
     parameter,
     required,
 )
-from patchwork.engine import swap
+from patchwork.engine.live import swap
 
 if TYPE_CHECKING:
     from conftest import Library

@@ -13,8 +13,8 @@ import pytest
 import patchwork
 from patchwork import BrokenDependency, Patch, PatchError, SourceUnavailable, TargetMissing, required
 from patchwork.api import previews
-from patchwork.engine.importing import FAILURES
-from patchwork.engine.installed import is_installed, spec_of
+from patchwork.engine.environment.import_errors import FAILURES
+from patchwork.engine.environment.installed import is_installed, spec_of
 
 if TYPE_CHECKING:
     from conftest import Library

@@ -11,8 +11,10 @@ from hypothesis import strategies as st  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from patchwork.packing import batching  # noqa: E402
-from patchwork.packing.batching import (  # noqa: E402
+from patchwork.packing.boundaries import Boundaries  # noqa: E402
+from patchwork.packing.errors import IsolationError  # noqa: E402
+from patchwork.packing.runtime import document_batching as batching  # noqa: E402
+from patchwork.packing.runtime.document_batching import (  # noqa: E402
     CALL_COST,
     OTHER_CALL_COST,
     chunk_length,
@@ -21,8 +23,6 @@ from patchwork.packing.batching import (  # noqa: E402
     plan,
     side_by_side,
 )
-from patchwork.packing.boundaries import Boundaries  # noqa: E402
-from patchwork.packing.errors import IsolationError  # noqa: E402
 
 
 def running_sum(hidden, cut):

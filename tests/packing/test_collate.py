@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from patchwork.packing.collate import boundary_arguments, flattening, flattens_packed_rows
 from patchwork.packing.errors import BoundariesError, IsolationError
+from patchwork.packing.trainers.collators import boundary_arguments, flattening, flattens_packed_rows
 
 FLAT = SimpleNamespace(padding_free=True)
 PADDED = SimpleNamespace(padding_free=False)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from patchwork.packing.errors import IsolationError
-from patchwork.packing.examples import documents_of
+from patchwork.packing.trainers.dataset_rows import documents_of
 
 IDS = list(range(10, 16))
 

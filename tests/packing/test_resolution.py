@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from patchwork.packing.boundaries import Boundaries  # noqa: E402
 from patchwork.packing.errors import BoundariesError, IsolationError  # noqa: E402
-from patchwork.packing.resolution import describes_nothing, resolve  # noqa: E402
+from patchwork.packing.runtime.call_boundaries import describes_nothing, resolve  # noqa: E402
 
 IDS = torch.zeros(1, 8, dtype=torch.int64)
 RESTART = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from patchwork.packing.switches import hybrid_packing, raises_on_refusal, wrong_switches
+from patchwork.packing.settings import hybrid_packing, raises_on_refusal, wrong_switches
 
 SWITCHES = {"PATCHWORK_HYBRID_PACKING": (hybrid_packing, "1", "0"), "PATCHWORK_ON_REFUSAL": (raises_on_refusal, "raise", "pad")}
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from rich.text import Text
 
-from patchwork import cli, matrix_tables, patches
+from patchwork import cli, patches
+from patchwork.commands import matrix_text
 from patchwork.engine.patch import Patch, required
 from patchwork.releases import expectations, matrix
 from patchwork.selection import newest_tested
@@ -323,8 +324,8 @@ def test_the_table_fits_its_width_and_breaks_no_run(index: Path, width: int) -> 
     states = [(f"5.{minor}.0", "absent" if minor < 4 or minor > 30 else "applied") for minor in range(36)]
     comparison = matrix.Comparison("transformers.gated_delta.qwen3_5_moe", "lib", tuple(states))
     facts = matrix.Facts((), 0.0, 0, 0)
-    result = matrix_tables.Result(file, {"lib": [release for release, _ in states]}, facts, [comparison], None, {})
-    lines = [Text.from_markup(line).plain for line in matrix_tables.table(result, width)][1:-3]
+    result = matrix_text.Result(file, {"lib": [release for release, _ in states]}, facts, [comparison], None, {})
+    lines = [Text.from_markup(line).plain for line in matrix_text.table(result, width)][1:-3]
     assert max(len(line) for line in lines) <= max(width, 2 + 36 + 2 + 36)
     for run in ("absent 5.0.0 .. 5.3.0", "applied 5.4.0 .. 5.30.0", "absent 5.31.0 .. 5.35.0"):
         assert sum(run in line for line in lines) == 1

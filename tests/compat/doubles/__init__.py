@@ -98,7 +98,7 @@ def install(
                 del sys.modules[name]
     monkeypatch.syspath_prepend(folder / "doubles")
     # Asked once for each class, which outlives the doubles: tests after this one have no kernels.
-    monkeypatch.setattr("patchwork.packing.mixing.fast_kernels", lambda: False)
+    monkeypatch.setattr("patchwork.packing.runtime.mixer_forward.fast_kernels", lambda: False)
 
 
 @functools.cache

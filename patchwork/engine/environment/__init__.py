@@ -1,0 +1,1 @@
+"""What is installed here: distributions, modules, and why an import fails."""

@@ -1,0 +1,1 @@
+"""Functions of this process: found, checked, given new code and their own back."""

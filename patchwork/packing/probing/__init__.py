@@ -1,0 +1,1 @@
+"""Measures leaks: tiny models of any architecture, and documents packed against documents alone."""
