@@ -24,7 +24,7 @@ def as_ours(value: object) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(as_ours(item) for item in value)
     kind = type(value)
-    if not dataclasses.is_dataclass(kind) or not kind.__module__.startswith(f"{__package__}."):
+    if not dataclasses.is_dataclass(kind) or not kind.__module__.startswith("patchwork.engine."):
         return value
     ours = getattr(importlib.import_module(kind.__module__), kind.__qualname__)
     if ours is kind:
