@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from tiny import build, documents, gradients, logits, loss, recurrent_names
 
 import patchwork
-from patchwork.patches.transformers import dispatched, gated_delta, kda
+from patchwork.patches.transformers import gated_delta, kda, mamba2, short_conv
 
 # Family: its mixer, its config.
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2}
@@ -50,7 +50,7 @@ def opened(file: Any) -> list[str]:
     return sorted({patch.target.split(".")[2] for patch in fitting if "chunk" not in patch.name})
 
 
-DELTA, DISPATCHED, KIMI = opened(gated_delta), opened(dispatched), opened(kda)
+DELTA, DISPATCHED, KIMI = opened(gated_delta), [*opened(mamba2), *opened(short_conv)], opened(kda)
 
 
 @pytest.fixture(autouse=True)
