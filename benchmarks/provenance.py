@@ -23,7 +23,7 @@ from importlib.util import find_spec
 
 from patchwork.engine.environment.installed import read_source
 from patchwork.engine.errors import TargetMissing
-from patchwork.engine.live import swap
+from patchwork.engine.live import lookup
 from patchwork.engine.live.pyc import code_on_disk
 from patchwork.engine.locate import definitions, functions, starts_at
 from patchwork.engine.text import Source, decode
@@ -52,7 +52,7 @@ def check(module: types.ModuleType, *, pyc: bool) -> tuple[list[float], int, int
     for name in dict.fromkeys(name for name, _ in functions(text.tree)):
         meant = definitions(text.tree, name)
         try:
-            swap.find_live(module, name, [swap.code_of(code, name, starts_at(item)) for item in meant], meant[0])
+            lookup.find_live(module, name, [lookup.code_of(code, name, starts_at(item)) for item in meant], meant[0])
             found += 1
         except TargetMissing:
             absent += 1

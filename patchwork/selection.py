@@ -17,7 +17,7 @@ from pathlib import Path
 from .engine.cases import check_cases
 from .engine.environment.import_errors import FAILURES, explain
 from .engine.errors import AnchorMissing, BrokenDependency, InvalidPatch, PatchError, TargetMissing, UnknownPatch
-from .engine.live.process_record import as_ours
+from .engine.live.process_state import as_ours
 from .engine.patch import Patch
 
 ENTRY_POINTS = "patchwork.patches"

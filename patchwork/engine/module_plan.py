@@ -11,13 +11,14 @@ from typing import TypeGuard
 
 from .environment.installed import ModuleSource, loaded, read_source, spec_of
 from .errors import InvalidPatch, MissingName, PatchError, TargetMissing, Unswappable
-from .live import swap
-from .live.added_names import check_names, module_names
+from .live.fit import check_fit, check_names, module_names
 from .live.free_variables import calls_super, give_class, keep_alive, lacks_class, with_class
 from .live.inner_functions import exchanged, inner_pairs
+from .live.lookup import Live, code_of, find_live, owner_of
 from .live.pyc import code_on_disk
+from .live.record import original_code, sharing
 from .live.source_store import publish
-from .live.swap import Live, Swap
+from .live.swap import Swap
 from .locate import Function, definitions, starts_at
 from .patch import Parameter, Patch
 from .rewriting import Rewrite, rewrite_module
@@ -84,7 +85,7 @@ def dry_run(source: ModuleSource, patches: Sequence[Patch]) -> Rewrite[bytes]:
         patch.qualname: [
             (code, two)
             for one, two in zip(definitions(before.tree, patch.qualname), definitions(after.tree, patch.qualname), strict=True)
-            if (code := swap.code_of(old, patch.qualname, starts_at(one))) is not None
+            if (code := code_of(old, patch.qualname, starts_at(one))) is not None
         ]
         for patch in changing
     }
@@ -116,8 +117,8 @@ def _plan_swaps(source: ModuleSource, module: types.ModuleType, patches: tuple[P
         if not found or patch.qualname in live:
             continue  # rewrite() says what is missing
         with _named(patch):
-            codes = [swap.code_of(old, patch.qualname, starts_at(item)) for item in found]
-            live[patch.qualname] = swap.find_live(module, patch.qualname, codes, found[0])
+            codes = [code_of(old, patch.qualname, starts_at(item)) for item in found]
+            live[patch.qualname] = find_live(module, patch.qualname, codes, found[0])
             lines[patch.qualname] = starts_at(found[live[patch.qualname].index])
     done, after = _rewritten(source, before, patches, lines)
     changing = [patch for patch in patches if done.states[patch.name] == "applied"]
@@ -132,7 +133,7 @@ def _swaps(
     pairs = {
         patch.qualname: [
             (
-                swap.original_code(live[patch.qualname].function),
+                original_code(live[patch.qualname].function),
                 definitions(after.tree, patch.qualname)[live[patch.qualname].index],
             )
         ]
@@ -145,7 +146,7 @@ def _swaps(
         code = _code_of(new, patch.qualname, definition)
         _check(old, code, definition, set(vars(module)), patch)
         if lacks_class(code):
-            code = with_class(code, swap.owner_of(module, patch.qualname))
+            code = with_class(code, owner_of(module, patch.qualname))
         at = live[patch.qualname]
         if at.function not in swaps:
             inner, stuck = exchanged(old, code)
@@ -160,7 +161,7 @@ def _swaps(
 
 def _shared(chosen: Swap, module: types.ModuleType) -> Iterator[Swap]:
     """The same swap for the functions that a reloader has replaced and given the new one's code, which others still hold."""
-    for function in swap.sharing(chosen.function):
+    for function in sharing(chosen.function):
         yield replace(chosen, function=function, caches=(), inner=(), stuck=0, apart=module.__spec__)
 
 
@@ -197,7 +198,7 @@ def _is_made(node: ast.AST, code: types.CodeType) -> TypeGuard[Function | ast.La
 
 
 def _code_of(new: types.CodeType, qualname: str, definition: Function) -> types.CodeType:
-    code = swap.code_of(new, qualname, starts_at(definition))
+    code = code_of(new, qualname, starts_at(definition))
     assert code is not None, "an edit inside a function does not make its definition dead code"
     return code
 
@@ -208,7 +209,7 @@ def _check(old: types.CodeType, new: types.CodeType, definition: Function, names
             raise Unswappable(
                 f"the edit makes {patch.qualname} call super(), but it is in no class", hint="name the class: super(C, x)"
             )
-        swap.check_fit(old, new, patch.qualname)
+        check_fit(old, new, patch.qualname)
         check_names(old, new, names, patch.qualname)
         for change in patch.edits:
             if isinstance(change, Parameter):

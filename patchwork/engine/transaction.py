@@ -19,10 +19,10 @@ from typing import Any
 from .applicability import applicability, outcome_of
 from .environment.installed import loaded, settle, version_of
 from .errors import ForeignPatch, InvalidPatch, PatchError, Unswappable
-from .live import swap
 from .live.import_hooks import when_imported
 from .live.inner_functions import exchange
-from .live.process_record import as_ours, of_process
+from .live.process_state import as_ours, of_process
+from .live.record import State, originals
 from .live.swap import Swap
 from .module_plan import Prepared, prepare, prepare_imported
 from .patch import Patch
@@ -206,7 +206,7 @@ def _commit(prepared: Sequence[Prepared]) -> None:
     """Make every swap, or none."""
     functions = {item.function for plan in prepared for item in plan.swaps}
     functions |= {item.function for plan in prepared if plan.name in _records for item in _records[plan.name].swaps}
-    before = {function: (swap.State.of(function), swap.originals.get(function)) for function in functions}
+    before = {function: (State.of(function), originals.get(function)) for function in functions}
     try:
         for plan in prepared:
             for item in plan.swaps:
@@ -225,9 +225,9 @@ def _commit(prepared: Sequence[Prepared]) -> None:
                 exchange(item.inner)
         for function, (state, original) in before.items():
             state.put(function)
-            swap.originals.pop(function, None)
+            originals.pop(function, None)
             if original is not None:
-                swap.originals[function] = original
+                originals[function] = original
         if isinstance(error, ValueError):
             raise Unswappable(f"Python refuses the new code: {error}") from error
         raise
@@ -237,7 +237,7 @@ def _commit(prepared: Sequence[Prepared]) -> None:
 
 def _restore(record: _Record) -> None:
     for item in record.swaps:
-        if item.function in swap.originals:
+        if item.function in originals:
             item.undo()
 
 

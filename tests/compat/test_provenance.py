@@ -18,7 +18,7 @@ import pytest
 
 from patchwork import TargetMissing
 from patchwork.engine.environment.installed import ModuleSource, read_source
-from patchwork.engine.live import swap
+from patchwork.engine.live import lookup
 from patchwork.engine.live.pyc import code_on_disk
 from patchwork.engine.locate import Function, decorators, definitions, functions, starts_at
 from patchwork.engine.text import Source, compiled, decode
@@ -83,14 +83,14 @@ def test_every_function_of_a_modeling_file_is_found_to_be_the_one_of_its_source(
     for name in dict.fromkeys(names_of(text.tree)):
         found = definitions(text.tree, name)
         asked += len(found)
-        codes = [swap.code_of(code, name, starts_at(item)) for item in found]
+        codes = [lookup.code_of(code, name, starts_at(item)) for item in found]
         own = alive[name.removesuffix(".fset").removesuffix(".fdel")]
         if not own:  # under a condition that does not hold here
             absent += len(found)
             with pytest.raises(TargetMissing):
-                swap.find_live(module, name, codes, found[0])
+                lookup.find_live(module, name, codes, found[0])
             continue
-        live = swap.find_live(module, name, codes, found[0])
+        live = lookup.find_live(module, name, codes, found[0])
         assert live.function in own, name
         assert live.function.__code__.co_firstlineno == starts_at(found[live.index]), name
     assert asked == defined(text.tree) >= 15

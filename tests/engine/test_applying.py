@@ -30,7 +30,7 @@ from patchwork import (
     required,
 )
 from patchwork.engine import transaction
-from patchwork.engine.live import import_hooks, swap
+from patchwork.engine.live import import_hooks, record, swap
 
 if TYPE_CHECKING:
     from conftest import Library
@@ -214,7 +214,7 @@ def test_revert_restores_the_same_objects(lib: Library) -> None:
     assert core.f is function
     assert core.f.__code__ is code
     assert core.f.__kwdefaults__ == defaults
-    assert swap.originals == {}
+    assert record.originals == {}
 
 
 def test_revert_of_one_of_two_patches_on_a_function(lib: Library) -> None:
@@ -353,7 +353,7 @@ def test_a_swap_that_python_refuses_puts_back_those_before_it(lib: Library, monk
     with pytest.raises(Unswappable, match="Python refuses the new code: g"):
         patchwork.apply(lib.patch("f", ADD_ONE, name="own.f"), lib.patch("g", ADD_ONE, name="own.g"))
     assert picture(core) == before
-    assert swap.originals == {}
+    assert record.originals == {}
     assert len(patchwork.status()) == 0
 
 

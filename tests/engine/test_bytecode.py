@@ -30,7 +30,7 @@ import pytest
 import patchwork
 from patchwork import SourceMismatch, required
 from patchwork.engine.environment.installed import ModuleSource, read_source, spec_of
-from patchwork.engine.live import swap
+from patchwork.engine.live import lookup
 from patchwork.engine.live.pyc import code_on_disk
 from patchwork.engine.locate import definitions, functions, starts_at
 from patchwork.engine.text import Source, compiled, decode
@@ -53,7 +53,7 @@ def with_pyc(path: Path, mode: py_compile.PycInvalidationMode = py_compile.PycIn
     return source
 
 
-def swap_code(source: ModuleSource) -> None:
+def lookup_code(source: ModuleSource) -> None:
     """Put other code into the .pyc, under its header: whoever reads it shows that."""
     path = Path(source.cached)
     other = path.with_name("other.py")
@@ -69,7 +69,7 @@ def value(source: ModuleSource) -> object:
 
 
 def test_the_pyc_of_a_source_is_read(source):
-    swap_code(source)
+    lookup_code(source)
     assert value(source) == 2
 
 
@@ -77,7 +77,7 @@ def test_the_pyc_of_a_source_is_read(source):
 def test_a_pyc_with_the_hash_of_the_source_is_read_and_one_of_another_source_is_not(lib, checked):
     lib.write("def f():\n    return 1\n")
     source = with_pyc(lib.path, py_compile.PycInvalidationMode[checked])
-    swap_code(source)
+    lookup_code(source)
     assert value(source) == 2
     lib.path.write_text("def f():\n    return 3\n")
     assert value(read_source(spec_of("lib.core"))) == 3
@@ -94,13 +94,13 @@ def test_a_pyc_written_in_the_second_of_the_source_is_not_trusted(lib):
 
 @pytest.mark.parametrize("seconds", [-60, 60])
 def test_a_pyc_of_an_older_or_newer_source_is_not_used(source, seconds):
-    swap_code(source)
+    lookup_code(source)
     os.utime(source.path, (LONG_AGO + seconds, LONG_AGO + seconds))
     assert value(source) == 1
 
 
 def test_a_pyc_of_a_source_of_another_size_is_not_used(source):
-    swap_code(source)
+    lookup_code(source)
     Path(source.path).write_bytes(source.data + b"\n")
     os.utime(source.path, (LONG_AGO, LONG_AGO))
     assert value(read_source(spec_of("lib.core"))) == 1
@@ -174,5 +174,5 @@ def test_the_functions_of_standard_modules_are_those_of_their_source(module: typ
     assert len(asked) >= 5
     for name in asked:
         meant = definitions(tree, name)
-        live = swap.find_live(module, name, [swap.code_of(code, name, starts_at(item)) for item in meant], meant[0])
+        live = lookup.find_live(module, name, [lookup.code_of(code, name, starts_at(item)) for item in meant], meant[0])
         assert live.function is own[name]

@@ -199,7 +199,9 @@ def test_what_was_purged_with_its_target_is_over(check):
         """)
 
 
-@pytest.mark.parametrize("module", ["transaction", "live.swap", "patch", "report", "live.import_hooks"])
+@pytest.mark.parametrize(
+    "module", ["transaction", "live.swap", "live.record", "live.lookup", "patch", "report", "live.import_hooks"]
+)
 def test_a_module_of_patchwork_that_is_reloaded_in_place(check, module):
     check(f"""
         import own

@@ -1,21 +1,47 @@
-"""Checks that the names which inserted code loads exist in the module."""
+"""Checks that new code fits the living function, and that the names which it loads exist in the module."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import dis
+import inspect
 import re
 import symtable
 import types
 import warnings
 
-from ..errors import MissingName
+from ..errors import MissingName, Unswappable
 from ..scopes import bindings_in
 from ..text import Source
 
 _UNKNOWABLE = re.compile(r"\bglobals\b|\bimport\s*\*")  # may also stand in a string or comment
 _NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING", "False", "0")
+_KINDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def check_fit(old: types.CodeType, new: types.CodeType, qualname: str) -> None:
+    """Raise Unswappable if `new` cannot take the place of `old`: another kind of function, or other enclosing variables.
+
+    Variables that the edit no longer uses are kept alive before this is asked.
+    """
+    if old.co_flags & _KINDS != new.co_flags & _KINDS:
+        raise Unswappable(
+            f"the edit makes {qualname} another kind of function (plain, generator, coroutine, async generator)",
+            hint="move the `yield` or `await` into a function inside it",
+        )
+    lost = sorted(set(old.co_freevars) - set(new.co_freevars))
+    if lost:
+        raise Unswappable(
+            f"the edit makes {', '.join(lost)}, which {qualname} took from an enclosing scope, a name of its own",
+            hint="give the new variable another name",
+        )
+    added = sorted(set(new.co_freevars) - set(old.co_freevars))
+    if added:
+        raise Unswappable(
+            f"the edit makes {qualname} use {', '.join(added)} of an enclosing scope, which the living function does not hold",
+            hint="super() needs a first parameter; other names of an enclosing scope cannot be had later",
+        )
 
 
 def check_names(old: types.CodeType, new: types.CodeType, known: set[str] | None, qualname: str) -> None:
