@@ -125,7 +125,7 @@ def _decide_family(family: Family, config: Any, name: str) -> Decision:
     if family.recurrent:
         if not hybrid_packing():
             return _refuse(name, SWITCHED_OFF)
-        ways |= {mixer.name: _way_of(mixer) for mixer in MIXERS if family.name in mixer.families and not mixer.attention}
+        ways |= {mixer.name: _way_of(mixer) for mixer in MIXERS if family.name == mixer.family and not mixer.attention}
     return Decision(True, (), ways, name)
 
 

@@ -149,7 +149,7 @@ def page(lines: list[dict[str, Any]], chosen: dict[str, tuple[str, ...]]) -> str
 
 def _row(name: str, kind: str, measured: list[dict[str, Any]]) -> str:
     errors = [f"{line['release']}: {_short(line['outputs'])} / {_short(line['gradients'])}" for line in measured]
-    mixers = [mixer for mixer in MIXERS if name in mixer.families and not mixer.attention]
+    mixers = [mixer for mixer in MIXERS if name == mixer.family and not mixer.attention]
     cells = (
         f"`{name}`",
         kind,
@@ -184,7 +184,7 @@ def _stock(values: list[float | str]) -> str:
 
 def _attention(name: str, measured: list[dict[str, Any]]) -> str:
     """Through what attention is kept apart, as it was measured."""
-    own = {mixer.name for mixer in MIXERS if name in mixer.families and (mixer.attention or mixer.name in UNMASKED)}
+    own = {mixer.name for mixer in MIXERS if name == mixer.family and (mixer.attention or mixer.name in UNMASKED)}
     ways: dict[str, list[str]] = {}
     for line in measured:
         for kind, part in line["ways"].items():

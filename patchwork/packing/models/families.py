@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from packaging.version import Version
@@ -88,6 +89,7 @@ FAMILIES = (
     _hybrid("xlstm", "xLSTM", "Block"),
 )
 
+_BY_BACKBONE = {family.backbone: family for family in FAMILIES}
 
 # Families of attention only, and the transformers release from which all their attention goes through its registry. They are
 # taken apart by structure (patchwork.packing.models.known_code); listed is what the census has measured (docs/census.md).
@@ -119,7 +121,11 @@ ATTENTION_ONLY = {**dict.fromkeys(_DISPATCHED_ALWAYS.split(), "0"), **_DISPATCHE
 
 def family_of(kind: type) -> Family | None:
     """The family whose text backbone a class is, by its name, else None."""
-    return next((family for family in FAMILIES if defines(kind, family.name, family.backbone)), None)
+    for base in kind.__mro__:
+        family = _BY_BACKBONE.get(base.__name__)
+        if family is not None and defines(kind, family.name, family.backbone):
+            return family
+    return None
 
 
 def folder_of(kind: type) -> str:
@@ -132,7 +138,8 @@ def folder_of(kind: type) -> str:
 
 def is_layer(kind: type, family: Family) -> bool:
     """Whether a class is one of the family's layers."""
-    return any(defines(kind, family.name, layer) for layer in family.layers)
+    names = {*family.layers}.intersection(map(attrgetter("__name__"), kind.__mro__))
+    return any(defines(kind, family.name, layer) for layer in names)
 
 
 def released(version: str) -> bool:

@@ -36,7 +36,7 @@ class Mixer:
     """
 
     name: str
-    families: tuple[str, ...]
+    family: str
     hidden: str = "hidden_states"
     per_token: tuple[str, ...] = ()
     masks: tuple[str, ...] = ()
@@ -67,28 +67,28 @@ _MAMBA2 = (
 
 
 def _delta(name: str, family: str, native: str, closed: str = "") -> Mixer:
-    return Mixer(name, (family,), chunk="chunk_size", kernels=_GATED_DELTA, native=native, closed=closed)
+    return Mixer(name, family, chunk="chunk_size", kernels=_GATED_DELTA, native=native, closed=closed)
 
 
 def _kimi(name: str, family: str) -> Mixer:
-    return Mixer(name, (family,), chunk="chunk_size", kernels=_KIMI, native=">=5.16", closed="")
+    return Mixer(name, family, chunk="chunk_size", kernels=_KIMI, native=">=5.16", closed="")
 
 
 def _mamba(name: str, family: str) -> Mixer:
-    return Mixer(name, (family,), closed="selective_scan_fn and mamba_inner_fn take no boundaries")
+    return Mixer(name, family, closed="selective_scan_fn and mamba_inner_fn take no boundaries")
 
 
 def _mamba2(name: str, family: str, causal_since: str = "0") -> Mixer:
-    return Mixer(name, (family,), chunks="chunk_size", causal_since=causal_since, kernels=_MAMBA2, native=">=4.57", closed="")
+    return Mixer(name, family, chunks="chunk_size", causal_since=causal_since, kernels=_MAMBA2, native=">=4.57", closed="")
 
 
 def _conv(name: str, family: str, native: str, per_token: tuple[str, ...] = (), closed: str = "") -> Mixer:
-    return Mixer(name, (family,), per_token=per_token, kernels=(_CONV,), native=native, closed=closed)
+    return Mixer(name, family, per_token=per_token, kernels=(_CONV,), native=native, closed=closed)
 
 
 def _attention(name: str, family: str, since: str, *per_token: str, results: tuple[int, ...] = (0,)) -> Mixer:
     masks = ("attention_mask",)
-    return Mixer(name, (family,), per_token=per_token, masks=masks, results=results, dispatched_since=since, closed="")
+    return Mixer(name, family, per_token=per_token, masks=masks, results=results, dispatched_since=since, closed="")
 
 
 _ROTARY = "position_embeddings"
@@ -98,7 +98,7 @@ MIXERS = (
     _delta("Qwen3_5GatedDeltaNet", "qwen3_5", ">=5.2"),
     _delta("Qwen3_5MoeGatedDeltaNet", "qwen3_5_moe", ">=5.2"),
     _delta("Qwen4ExpTextGatedDeltaNet", "qwen4_exp", ">=5.16"),
-    Mixer("Qwen4ExpTextPLELayer", ("qwen4_exp",), per_token=("input_ids",), closed="a dilated convolution of torch, and n-grams"),
+    Mixer("Qwen4ExpTextPLELayer", "qwen4_exp", per_token=("input_ids",), closed="a dilated convolution of torch, and n-grams"),
     _delta("OlmoHybridGatedDeltaNet", "olmo_hybrid", ">=5.15", "to 5.14 its convolutions are three modules of torch"),
     _delta("LaraMiniGatedDeltaNet", "lara_mini", ">=5.24"),
     _kimi("KimiLinearDeltaAttention", "kimi_linear"),
@@ -109,7 +109,7 @@ MIXERS = (
     _mamba("JambaMambaMixer", "jamba"),
     Mixer(
         "ZambaMambaMixer",
-        ("zamba",),
+        "zamba",
         closed="selective_scan_fn takes no boundaries, and the convolution gets a layout for which causal_conv1d refuses seq_idx",
     ),
     _mamba2("Mamba2Mixer", "mamba2"),
@@ -118,30 +118,28 @@ MIXERS = (
     _mamba2("FalconH1Mixer", "falcon_h1"),
     _mamba2("NemotronHMamba2Mixer", "nemotron_h", causal_since="5.15"),
     _mamba2("GraniteMoeHybridMambaLayer", "granitemoehybrid"),
-    Mixer("MiniMaxLightningAttention", ("minimax",), per_token=(_ROTARY,), results=(0,), closed="a recurrence of torch"),
+    Mixer("MiniMaxLightningAttention", "minimax", per_token=(_ROTARY,), results=(0,), closed="a recurrence of torch"),
     _conv("Lfm2ShortConv", "lfm2", ">=4.57"),
     _conv("Lfm2MoeShortConv", "lfm2_moe", ">=5.0"),
     _conv("Lfm3ShortConv", "lfm3", ">=5.24", closed="in 5.23 its convolution is always that of torch"),
     _conv("InklingShortConvolution", "inkling", ">=5.15", closed="in 5.14 its kernel comes from the Hub alone"),
     _conv("Inkling2ShortConvolution", "inkling2", ">=5.23", ("dynamic_input",)),
     _conv("Inkling2LoopShortConvolution", "inkling2_loop", ">=5.24", ("dynamic_input",)),
-    Mixer("Inkling2DynamicShortConvolution", ("inkling2",), per_token=("dynamic_input",), closed="a convolution of torch"),
-    Mixer(
-        "Inkling2LoopDynamicShortConvolution", ("inkling2_loop",), per_token=("dynamic_input",), closed="a convolution of torch"
-    ),
-    Mixer("ZayaCCAProjection", ("zaya",), closed="convolutions and a delay of torch"),
+    Mixer("Inkling2DynamicShortConvolution", "inkling2", per_token=("dynamic_input",), closed="a convolution of torch"),
+    Mixer("Inkling2LoopDynamicShortConvolution", "inkling2_loop", per_token=("dynamic_input",), closed="a convolution of torch"),
+    Mixer("ZayaCCAProjection", "zaya", closed="convolutions and a delay of torch"),
     Mixer(
         "RecurrentGemmaRecurrentBlock",
-        ("recurrent_gemma",),
+        "recurrent_gemma",
         hidden="input_states",
         per_token=("position_ids",),
         results=(0,),
         stale="rg_lru.recurrent_states",
         closed="a recurrence and a convolution of torch",
     ),
-    Mixer("RwkvSelfAttention", ("rwkv",), hidden="hidden", results=(0,), closed="its kernel takes no boundaries"),
-    Mixer("RwkvFeedForward", ("rwkv",), hidden="hidden", results=(0,), closed="a token shift of torch"),
-    Mixer("xLSTMLayer", ("xlstm",), hidden="x", results=(0,), closed="its kernels take no boundaries"),
+    Mixer("RwkvSelfAttention", "rwkv", hidden="hidden", results=(0,), closed="its kernel takes no boundaries"),
+    Mixer("RwkvFeedForward", "rwkv", hidden="hidden", results=(0,), closed="a token shift of torch"),
+    Mixer("xLSTMLayer", "xlstm", hidden="x", results=(0,), closed="its kernels take no boundaries"),
     # Attention that does not go through transformers' registry, or not until the release that is named.
     _attention("JambaAttention", "jamba", "5.0"),
     _attention("RecurrentGemmaSdpaAttention", "recurrent_gemma", NEVER, "position_ids", results=()),
@@ -150,18 +148,21 @@ MIXERS = (
     # It looks for what to attend to by itself, in the whole row.
     Mixer(
         "Glm5NextTextAttention",
-        ("glm5_next",),
+        "glm5_next",
         per_token=("attention_mask", "prev_topk_indices"),
         results=(0, 2),
         closed="it chooses tokens of the whole row by itself",
     ),
 )
 
+_BY_CLASS = {mixer.name: mixer for mixer in MIXERS}
+
 
 def mixer_of(kind: type) -> Mixer | None:
     """The entry of a mixer class, else None."""
-    for mixer in MIXERS:
-        if any(defines(kind, family, mixer.name) for family in mixer.families):
+    for base in kind.__mro__:
+        mixer = _BY_CLASS.get(base.__name__)
+        if mixer is not None and defines(kind, mixer.family, mixer.name):
             return None if released(mixer.dispatched_since) else mixer
     return None
 
@@ -172,7 +173,7 @@ def closed_ways() -> dict[str, list[str]]:
     for mixer in MIXERS:
         if mixer.closed and not mixer.attention:
             families = found.setdefault(mixer.closed, [])
-            families += [family for family in mixer.families if family not in families]
+            families += [mixer.family] if mixer.family not in families else []
     return found
 
 

@@ -162,7 +162,7 @@ def _entry(module: Any, masks: tuple[str, ...]) -> Mixer | None:
         return None
     name = type(module).__name__
     return Mixer(
-        name, (), hidden=parameters[0].name, per_token=tuple(per_token), masks=masks, results=(0,), closed="unlisted code"
+        name, "", hidden=parameters[0].name, per_token=tuple(per_token), masks=masks, results=(0,), closed="unlisted code"
     )
 
 
