@@ -1,4 +1,4 @@
-"""Which documents do the benchmarks of packing run on, and how do they fill rows?
+"""The documents that the benchmarks of packing run on, and how they fill rows.
 
 Docstrings are those of the standard library, a token a byte, documents of more than 1,024 tokens cut, as in the demo. Rows are
 filled best fit decreasing, as TRL's "bfd" does, and every so many of them are run.

@@ -1,4 +1,4 @@
-"""Which tool gets the hard cases of source rewriting right? patchwork, patchy, and getsource + str.replace + exec + setattr.
+"""Runs the hard cases of source rewriting on patchwork, on patchy, and on getsource + str.replace + exec + setattr.
 
 Every input of tests/engine/hard_cases goes through each tool, in a process of its own, and comes out as
 

@@ -1,4 +1,4 @@
-"""How long does it take to check every patch on every release that compat_matrix.yaml lists, and where does the time go?
+"""Times the check of every patch on every release that compat_matrix.yaml lists, and shows where the time goes.
 
 Reads the sources out of wheels; nothing of them is installed or imported. First from a warm cache with as many processes as
 `patchwork matrix` takes, all packages and each alone; then once more in this process, to see what the time is spent on.

@@ -1,4 +1,4 @@
-"""How long does a step take, how much memory does it hold, and is that enough of a gain?
+"""Measures the time and the memory of a step, and compares the gain with what was promised.
 
 A step is a forward and a backward pass. On one thread seconds are those of the processor, so that other processes hardly
 count; on more they pass on the clock. Memory is the most that torch's allocator on the CPU holds at once during a step, above

@@ -1,4 +1,4 @@
-"""Are recurrent mixers as fast on documents side by side as on the leaking row, and what do boundaries cost beside a forward?
+"""Compares recurrent mixers on documents side by side with the leaking row, and times boundaries against a forward.
 
 Mixers of five families, forward and backward, float32 on the CPU, rows of about 2,048 tokens. The way of patchwork (a mixer as
 `isolate` leaves it) takes turns with the peers: the stock mixer on the row, which leaks, and, once, a loop over the documents.

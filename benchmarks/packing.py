@@ -1,4 +1,4 @@
-"""Do whole models train as fast on packed rows with patchwork as on stock ones, which may leak, and is packing worth it?
+"""Compares the training of whole models on packed rows: with patchwork, stock (which may leak), and padded.
 
 Tiny models of four families (hidden size 256, four layers, float32, CPU, random weights, a vocabulary of bytes), a forward with
 a loss and a backward pass, in training mode, without gradient checkpointing. Three ways take turns over the same documents:

@@ -1,4 +1,4 @@
-"""How long does it take to make sure that every function of a modeling file is the one of its source, against the limit of 25 ms?
+"""Times the check that every function of a modeling file is the one of its source, against the limit of 25 ms.
 
 Twenty modeling files of the installed transformers are imported; for each the check is made as `patchwork.apply()` makes it for a
 target (warm, garbage collection paused), but for every function: the source is read and parsed, its code taken from the .pyc or

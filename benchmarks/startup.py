@@ -1,4 +1,4 @@
-"""How long does `import patchwork; patchwork.apply()` take in a fresh process, and against importing transformers?
+"""Times `import patchwork; patchwork.apply()` in a fresh process, against importing transformers.
 
 Prints the median of several fresh processes, cold (the folder of patched sources is empty), the ratio to `import transformers` in
 the same run, and whether torch or transformers were imported. Goal: 1 s or less, neither imported.

@@ -1,4 +1,4 @@
-"""Does the demo read what it is given, refuse what it cannot use in a sentence, and show what it measured?"""
+"""The demo reads what it is given, refuses what it cannot use in a sentence, and shows what it measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a row's description reach the backbone through the forwards that Liger puts on models? Read from its wheels.
+"""A row's description reaches the backbone through the forwards that Liger puts on models. Read from its wheels.
 
 Liger needs Triton. Its forwards fuse the head with the loss, in place of the outer model's own. Documents are kept apart in
 the backbone, by restarting positions at the least.

@@ -1,4 +1,4 @@
-"""Does an install hold what the repository holds, under the names it should have?"""
+"""An install holds what the repository holds, under the names it should have."""
 
 from __future__ import annotations
 

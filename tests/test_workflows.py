@@ -1,4 +1,4 @@
-"""Do the workflows and the script of CI name what exists: make targets, nox sessions, subcommands and their options?"""
+"""The workflows and the script of CI name what exists: make targets, nox sessions, subcommands and their options."""
 
 from __future__ import annotations
 

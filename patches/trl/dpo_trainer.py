@@ -30,7 +30,7 @@ _WHILE = "The models that a trainer was given compute without padding in its own
 
 
 def _while_it_runs(name: str, method: str, versions: str, *calls: str, rare: tuple[str, ...] = ()) -> Patch:
-    """In a method the calls that run the models leave the padding out. ``rare``: calls that some releases do not have."""
+    """In a method the calls that run the models leave the padding out. `rare`: calls that some releases do not have."""
     made = "without_padding(self, self.{}, {})"
     edits = [
         anchor(f"self.{call}($$$ARGS)", at_least=1).replace(made.format(call, "$$$ARGS"))

@@ -1,4 +1,4 @@
-"""What does `patchwork probe --all` do? Measures every causal model type of the installed transformers, in other processes.
+"""The command `patchwork probe --all`: measures every causal model type of the installed transformers, in other processes.
 
 A process measures some types and is then replaced, so that what models leave behind does not add up. One that dies or takes
 too long is replaced too, and only the type that it was at is told so.

@@ -1,4 +1,4 @@
-"""What becomes of one model type in packed rows? The other process of a census: it measures the types that it is told.
+"""Measures model types in packed rows, in the other process of a census.
 
 It reads a type a line, and answers in lines of JSON: first which types there are; then, of each, a line once an ordinary
 call has worked, and a line with what was found. The first tells a model that cannot run from one that ends the process
@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from patchwork import apply, revert
-from patchwork.packing import IsolationError, PackingRefused, probe
-from patchwork.packing.errors import ProbeError
-from patchwork.packing.isolation import restore
-from patchwork.packing.models.config_fields import token_ids
-from patchwork.packing.probing.leaks import embeddings
-from patchwork.packing.probing.model_sources import config_of
-from patchwork.packing.probing.tiny_models import shrink, tiny_model
+from .. import apply, revert
+from ..packing import IsolationError, PackingRefused, probe
+from ..packing.errors import ProbeError
+from ..packing.isolation import restore
+from ..packing.models.config_fields import token_ids
+from ..packing.probing.leaks import embeddings
+from ..packing.probing.model_sources import config_of
+from ..packing.probing.tiny_models import shrink, tiny_model
 
 # Each with a seed: what depends on values (ties between tokens to choose from) may show in one row only.
 ROWS = (((7, 5, 9), 0), ((13, 1, 22, 2, 15), 1))
@@ -44,7 +44,7 @@ Answer = dict[str, Any]
 
 
 def main(stock: bool, memory: int) -> None:
-    """Answers until there is nothing more to read. ``memory``: bytes of data that this process may have, where the
+    """Answers until there is nothing more to read. `memory`: bytes of data that this process may have, where the
     system can hold it to that."""
     # Whatever the models print themselves goes where errors go.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
@@ -62,10 +62,10 @@ def main(stock: bool, memory: int) -> None:
 
 
 def measured(kind: str, stock: bool, runs: Callable[[], None]) -> Answer:
-    """State, reason, worst leak and control of a model type; ``runs`` is called once an ordinary call has worked.
+    """State, reason, worst leak and control of a model type; `runs` is called once an ordinary call has worked.
 
-    What is raised in an ordinary call of stock transformers is the reason why a type is ``unbuilt``. Behind that, whatever
-    is no refusal has ``failed``.
+    What is raised in an ordinary call of stock transformers is the reason why a type is `unbuilt`. Behind that, whatever
+    is no refusal has `failed`.
     """
     if why := _why_not(kind):
         return _answer("unbuilt" if stock or _fails_without_patches(kind) else "failed", why)

@@ -1,4 +1,4 @@
-"""What does `patchwork check --against` do? Resolves, fetches, checks, and keeps count of what that took."""
+"""The command `patchwork check --against`: resolves and fetches releases, checks patches, and times each stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the findings of a check shown? A line for each patch and run of releases that came out alike, failures in full."""
+"""Shows the findings of a check: a line for each patch and run of releases with one outcome, failures in full."""
 
 from __future__ import annotations
 

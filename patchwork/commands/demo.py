@@ -1,4 +1,4 @@
-"""Does packing leak here, does patchwork end it, and what does that cost? One run on real text that shows all three.
+"""The command `patchwork demo`: shows on real text that packing leaks, that patchwork ends it, and what that costs.
 
 A stock model is measured and trained, packed and padded; then `patchwork.apply()`, and a model built after it is
 measured and trained in the same way. Nothing is assumed from one half for the other.
@@ -19,14 +19,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from patchwork.commands.demo_data import FEWEST_DOCUMENTS, DemoError, read_documents, standard_library_docstrings, tokenize
+from .demo_data import FEWEST_DOCUMENTS, DemoError, read_documents, standard_library_docstrings, tokenize
 
 if TYPE_CHECKING:
     import torch
 
-    from patchwork.commands.demo_training import Subject, TrainingRun
-    from patchwork.engine.report import Report
-    from patchwork.packing import Decision, LeakReport
+    from ..engine.report import Report
+    from ..packing import Decision, LeakReport
+    from .demo_training import Subject, TrainingRun
 
 NEEDED = ("torch", "transformers", "trl", "datasets", "tokenizers", "matplotlib")
 TOKENS = 60_000
@@ -97,7 +97,7 @@ def run(
     """
     _check_installed()
     text, documents = _documents(dataset)
-    from patchwork.commands.demo_training import LONGEST_DOCUMENT, load, quiet, tiny_qwen
+    from .demo_training import LONGEST_DOCUMENT, load, quiet, tiny_qwen
 
     with quiet():
         subject = tiny_qwen() if model is None else load(model)
@@ -167,9 +167,10 @@ def _measure(
     console: Console,
 ) -> DemoResult:
     import patchwork
-    from patchwork.commands.demo_training import train
-    from patchwork.commands.picture import as_png
-    from patchwork.packing import decide, probe
+
+    from ..packing import decide, probe
+    from .demo_training import train
+    from .picture import as_png
 
     total = sum(map(len, rows))
     columns = TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -218,7 +219,7 @@ def _measure(
 
 def show(result: DemoResult, console: Console) -> None:
     """Print the result: the leak, the speed, the patches, and what follows."""
-    from patchwork.commands.picture import in_terminal
+    from .picture import in_terminal
 
     console.print(f"[bold]model[/]  {escape(result.model)}")
     console.print(f"[bold]text[/]   {escape(result.text)}; trained on {result.documents:,}, {result.tokens:,} tokens")

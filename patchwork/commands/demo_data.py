@@ -1,4 +1,4 @@
-"""What text does the demo train on, and how does it become tokens?
+"""Reads the text that the demo trains on, and makes tokens of it.
 
 Real text that every machine has: the docstrings of the Python standard library, about 1 MB. Nothing is downloaded.
 Or a file of the user's own. Tokens of the demo's own model are bytes, so no vocabulary is downloaded either.

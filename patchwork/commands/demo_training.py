@@ -1,4 +1,4 @@
-"""How fast does TRL train on these documents, packed and padded?
+"""Trains the demo's model with TRL, packed and padded, and measures its speed.
 
 One short SFTTrainer run per way of batching, from the same weights, over the same documents, a step of warm-up left
 out of the clock. Tokens are counted in the batches that reach the model: padding is no token.
@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchwork.commands.demo_data import DemoError, byte_tokenizer
-from patchwork.packing.argument_names import BOUNDARIES
+from ..packing.argument_names import BOUNDARIES
+from .demo_data import DemoError, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

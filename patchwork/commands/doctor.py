@@ -1,4 +1,4 @@
-"""What about this machine? Packages and where they are loaded from, each patch, and whether packing is safe here.
+"""The command `patchwork doctor`: packages and where they are loaded from, each patch, and whether packing is safe here.
 
 Imports neither torch nor transformers unless a model is asked about.
 """

@@ -1,4 +1,4 @@
-"""Which modules can be imported here? Tried in a process of its own, so that nothing is imported in this one."""
+"""Tries to import modules in a process of its own, so that nothing is imported in this one."""
 
 from __future__ import annotations
 

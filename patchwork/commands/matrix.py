@@ -1,4 +1,4 @@
-"""What does `patchwork matrix` do? Checks, says how far it is, asks before it writes."""
+"""The command `patchwork matrix`: checks, shows progress, and asks before it writes."""
 
 from __future__ import annotations
 

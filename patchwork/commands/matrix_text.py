@@ -1,4 +1,4 @@
-"""How is the matrix shown? As a table of one glyph a release, as Markdown for an issue, and as plain values for JSON."""
+"""Shows the matrix: a table of one glyph a release, Markdown for an issue, and plain values for JSON."""
 
 from __future__ import annotations
 

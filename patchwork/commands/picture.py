@@ -1,4 +1,4 @@
-"""What does a leak matrix look like, in a terminal and as a PNG?
+"""Draws a leak matrix, in a terminal and as a PNG.
 
 A leak matrix says how much the output of one document moves when another is changed: entry [i][j] is the change of
 document j when document i is perturbed, relative to the size of its output. All off-diagonal entries of an exact

@@ -1,4 +1,4 @@
-"""What does `patchwork probe` do? Builds or loads a model, measures it, and draws what was measured."""
+"""The command `patchwork probe`: builds or loads a model, measures it, and draws the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far is a long command? A bar on stderr, or one line a stage where that is no terminal."""
+"""Shows the progress of a long command: a bar on stderr, or one line a stage where that is no terminal."""
 
 from __future__ import annotations
 

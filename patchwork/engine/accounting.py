@@ -1,4 +1,4 @@
-"""Is every use accounted for? Completeness guards: what no anchor of the patch covers is a use that nobody has looked at."""
+"""Fails if the target uses a pattern at a place that no anchor of the patch covers: completeness guards, `every()`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the cases that travel with a patch hold?"""
+"""Runs the cases that travel with a patch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does the code that comes closest to a pattern differ from it? A short diff in which holes take what they may take."""
+"""Shows how the code nearest to a pattern differs from it: a short diff in which holes take what they may take."""
 
 from __future__ import annotations
 

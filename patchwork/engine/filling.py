@@ -1,4 +1,4 @@
-"""What does an edit's code become once its holes are filled with the captured text?"""
+"""Fills the holes of an edit's code with the captured text."""
 
 from __future__ import annotations
 

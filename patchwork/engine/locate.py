@@ -1,4 +1,4 @@
-"""Where in a module is a function defined? By qualified name, in the syntax tree."""
+"""Finds the definitions of a function in a module's syntax tree, by qualified name."""
 
 from __future__ import annotations
 

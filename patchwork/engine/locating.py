@@ -1,4 +1,4 @@
-"""What does one patch want of one definition? Its anchors located, its edits as splices, and what that makes of its state."""
+"""Plans one patch on one definition: its anchors located, its edits as splices, and the state that follows."""
 
 from __future__ import annotations
 

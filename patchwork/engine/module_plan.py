@@ -1,4 +1,4 @@
-"""What will patches change in one module? Its source rewritten and compiled, its living functions found; nothing changed yet."""
+"""Plans patches on one module: its source rewritten and compiled, its living functions found; nothing is changed yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does an anchor match? Its pattern, in what `inside`, `after` and `before` leave of the function."""
+"""Finds the places of an anchor: the matches of its pattern in what `inside`, `after` and `before` leave of the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A required anchor missed: what comes closest, where did the code go, and has upstream made the change itself?"""
+"""Explains a missed anchor: the nearest code, where the code moved, and whether upstream has made the change itself."""
 
 from __future__ import annotations
 

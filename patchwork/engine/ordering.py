@@ -1,4 +1,4 @@
-"""In which order do patches of one module come? As they were given, but for what their `before` and `after` say."""
+"""Orders the patches of one module: as they were given, but for their `before` and `after`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does a pattern match? Structural matching of code with holes against a function's syntax tree.
+"""Matches code with holes against a function's syntax tree.
 
 Works on the standard library's `ast`, which is what "the same code" means here: quotes, parentheses, line breaks and comments are
 not in the tree, operand order and spelling (`not a in b` against `a not in b`) are. Keywords of a call match in any order.

@@ -1,4 +1,4 @@
-"""What would a patch do to what is installed? Reads sources and rewrites them; imports no target and changes nothing."""
+"""Previews patches on what is installed: reads sources and rewrites them; imports no target and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a captured name still mean the same where an edit uses it? Not if it is bound again on the way, or of another scope there.
+"""Refuses a captured name that means another value or variable where the edit uses it.
 
 A hole stands for text. `$L` captured as `logits` at one place and written at another is the same value only if nothing on the way
 gives `logits` a new one, and if it is the same variable at both.

@@ -1,4 +1,4 @@
-"""Whose variable is a name at some place in a function? The function's own, or that of a scope inside it."""
+"""Finds the scope that a name belongs to at a place in a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes does an edit change? Turns a change and its matches into splices: a range of the text and what replaces it."""
+"""Turns a change and its matches into splices: a range of the text and what replaces it."""
 
 from __future__ import annotations
 

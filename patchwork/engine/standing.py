@@ -1,4 +1,4 @@
-"""Does the source already have what a change would make?"""
+"""Recognises a change that the source has already."""
 
 from __future__ import annotations
 

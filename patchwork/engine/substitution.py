@@ -1,4 +1,4 @@
-"""What does code with holes mean once its holes are filled? The syntax tree that the filled text has to have."""
+"""Substitutes captured nodes for holes: the syntax tree that the filled text has to have."""
 
 from __future__ import annotations
 

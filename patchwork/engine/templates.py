@@ -1,4 +1,4 @@
-"""Does a hole mean where the edit's own code writes it what it meant where it was captured?
+"""Checks that a captured name still refers to the same variable where the edit's code uses it (macro hygiene).
 
 The edit's code may bind a captured name before it writes the hole, by its own word or by another hole; it may put the hole into a
 comprehension or an inner function that has a variable of that name; it may move statements that bind one.

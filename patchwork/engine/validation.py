@@ -1,4 +1,4 @@
-"""Is what an author wrote down of the right kind, and Python? Each check raises InvalidPatch, naming what is wrong."""
+"""Checks what an author wrote: of the right kind, and Python. Each check raises InvalidPatch, naming what is wrong."""
 
 from __future__ import annotations
 

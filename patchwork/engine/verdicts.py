@@ -1,4 +1,4 @@
-"""What does one patch come to on a source, over all definitions of its target?"""
+"""Decides the state of one patch on a source, over all definitions of its target."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patchwork.packing.boundaries import Boundaries
-    from patchwork.packing.decision import Decision, PackingRefused, decide
-    from patchwork.packing.errors import BoundariesError, IsolationError, PackingWarning
-    from patchwork.packing.isolation import adopt, isolate, restore
-    from patchwork.packing.probing.leaks import LeakReport, probe
+    from .boundaries import Boundaries
+    from .decision import Decision, PackingRefused, decide
+    from .errors import BoundariesError, IsolationError, PackingWarning
+    from .isolation import adopt, isolate, restore
+    from .probing.leaks import LeakReport, probe
 
 __all__ = [
     "Boundaries",

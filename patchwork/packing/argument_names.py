@@ -1,4 +1,4 @@
-"""What are the arguments called by which a call describes its documents, or hands over a cache? Imports nothing."""
+"""The names of arguments by which a call describes its documents, or passes a cache. Imports nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do the documents of packed rows begin and end? One frozen, validated value per call."""
+"""`Boundaries`: where the documents of packed rows begin and end, as one frozen, validated value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.errors import BoundariesError
+from .errors import BoundariesError
 
 Device = torch.device | str | None
 
@@ -21,8 +21,8 @@ _INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
 class Boundaries:
     """The documents of a batch of rows, row by row.
 
-    ``rows`` holds the document lengths of each row, padding left out. What is left of a row up to ``row_length`` is its
-    tail: padding, which is kept apart like a document but counts as none. ``device`` is where the tensors live.
+    `rows` holds the document lengths of each row, padding left out. What is left of a row up to `row_length` is its
+    tail: padding, which is kept apart like a document but counts as none. `device` is where the tensors live.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -35,7 +35,7 @@ class Boundaries:
     def from_seq_lens(cls, lengths: Any, total: int | None = None, device: Device = None) -> Boundaries:
         """From document lengths: one flat list for one row, or a list of lists for several.
 
-        ``total`` is the length of each row in tokens, padding included; left out, it is the longest row.
+        `total` is the length of each row in tokens, padding included; left out, it is the longest row.
         Raises BoundariesError for lengths that are empty, not integers, not positive, or longer than the row.
         """
         nested = _is_nested(lengths)
@@ -49,10 +49,10 @@ class Boundaries:
     def from_cu_seqlens(
         cls, cu_seqlens: Any, total: int | None = None, row_length: int | None = None, device: Device = None
     ) -> Boundaries:
-        """From cumulative lengths over all tokens, rows after each other: ``[0, 7, 12, 21]`` is three documents.
+        """From cumulative lengths over all tokens, rows after each other: `[0, 7, 12, 21]` is three documents.
 
-        ``total`` counts the tokens of all rows (left out: the last entry), ``row_length`` those of one (left out: one
-        row). Raises BoundariesError if the numbers do not start at 0, do not increase, pass ``total``, or if a
+        `total` counts the tokens of all rows (left out: the last entry), `row_length` those of one (left out: one
+        row). Raises BoundariesError if the numbers do not start at 0, do not increase, pass `total`, or if a
         document would span two rows.
         """
         ends = _integers("cu_seqlens", cu_seqlens)
@@ -76,16 +76,16 @@ class Boundaries:
     def from_packed_seq_lengths(
         cls, lengths: Any, batch: int = 1, row_length: int | None = None, device: Device = None
     ) -> Boundaries:
-        """From unsloth's ``packed_seq_lengths``: the lengths of all documents of all rows in one flat list."""
+        """From unsloth's `packed_seq_lengths`: the lengths of all documents of all rows in one flat list."""
         flat = _integers("packed_seq_lengths", lengths)
         row_length = sum(flat) if row_length is None else _count("row_length", row_length)
         return cls._dealt("packed_seq_lengths", flat, batch, row_length, _device(device, lengths))
 
     @classmethod
     def from_seq_idx(cls, seq_idx: Any, device: Device = None) -> Boundaries:
-        """From document numbers per token, ``(S,)`` or ``(B, S)``: within a row they stay or go up by 1.
+        """From document numbers per token, `(S,)` or `(B, S)`: within a row they stay or go up by 1.
 
-        A tail that is numbered cannot be told from a document, so it is one here; ``without_padding`` leaves it out.
+        A tail that is numbered cannot be told from a document, so it is one here; `without_padding` leaves it out.
         """
         grid = _grid("seq_idx", seq_idx)
         steps = grid.diff(dim=1)
@@ -101,11 +101,11 @@ class Boundaries:
 
     @classmethod
     def from_position_ids(cls, position_ids: Any, device: Device = None) -> Boundaries:
-        """From positions per token, ``(S,)``, ``(B, S)`` or MRoPE's ``(4, B, S)`` with the text plane first.
+        """From positions per token, `(S,)`, `(B, S)` or MRoPE's `(4, B, S)` with the text plane first.
 
         A document starts wherever the position does not go up by exactly 1. Three-plane MRoPE ids are refused: image
         patches repeat and jump there, so they do not say where a document starts. A tail that counts from 0 cannot be told from a
-        document, nor one of zeros from documents of one token; ``without_padding`` leaves them out.
+        document, nor one of zeros from documents of one token; `without_padding` leaves them out.
         """
         if getattr(position_ids, "ndim", None) == 3:
             if position_ids.shape[0] != 4:
@@ -138,7 +138,7 @@ class Boundaries:
 
     @classmethod
     def _from_starts(cls, changes: torch.Tensor, row_length: int, device: torch.device) -> Boundaries:
-        """``changes`` (B, S-1), on the CPU: True where token i+1 starts a document."""
+        """`changes` (B, S-1), on the CPU: True where token i+1 starts a document."""
         rows = []
         for row in changes:
             edges = [0, *(row.nonzero().flatten() + 1).tolist(), row_length]
@@ -186,7 +186,7 @@ class Boundaries:
         return sum(map(len, self.rows))
 
     def without_padding(self, kept: Sequence[int]) -> Boundaries:
-        """The documents that begin within the first ``kept`` tokens of each row; those behind become its tail.
+        """The documents that begin within the first `kept` tokens of each row; those behind become its tail.
 
         So padding that was numbered as a document counts as none, where a mask shows that it is padding.
         """
@@ -213,19 +213,19 @@ class Boundaries:
 
     @cached_property
     def cu_seqlens(self) -> torch.Tensor:
-        """Cumulative lengths over all B * row_length tokens, tails included: int32, ``(segments + 1,)``."""
+        """Cumulative lengths over all B * row_length tokens, tails included: int32, `(segments + 1,)`."""
         ends = [0, *accumulate(length for row in self.segments for length in row)]
         return torch.tensor(ends, dtype=torch.int32, device=self.device)
 
     @cached_property
     def seq_idx(self) -> torch.Tensor:
-        """Number of each token's document within its row, from 0, the tail numbered too: int32, ``(B, S)``."""
+        """Number of each token's document within its row, from 0, the tail numbered too: int32, `(B, S)`."""
         rows = [torch.repeat_interleave(torch.tensor(row)) for row in self.segments]
         return torch.stack(rows).to(device=self.device, dtype=torch.int32)
 
     @cached_property
     def position_ids(self) -> torch.Tensor:
-        """Position of each token within its document or tail: int64, ``(B, S)``."""
+        """Position of each token within its document or tail: int64, `(B, S)`."""
         rows = [torch.cat([torch.arange(length) for length in row]) for row in self.segments]
         return torch.stack(rows).to(self.device)
 
@@ -283,7 +283,7 @@ def _integers(name: str, value: Any) -> list[int]:
 
 
 def _grid(name: str, value: Any) -> torch.Tensor:
-    """Integers per token as int64 ``(B, S)`` on the CPU, from whatever holds them."""
+    """Integers per token as int64 `(B, S)` on the CPU, from whatever holds them."""
     _reject_dtype(name, value)
     if not isinstance(value, torch.Tensor):
         value = torch.as_tensor(value)

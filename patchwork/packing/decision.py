@@ -1,4 +1,4 @@
-"""May this model be packed? Asked before the first step, of a built model, a config or a name."""
+"""Decides whether a model can be packed exactly: before the first step, of a built model, a config or a name."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwork.packing.errors import Unresolved
-from patchwork.packing.models.adapters import acting_reason
-from patchwork.packing.models.by_name import architecture_of, failures, first_line, of_transformers, resolved
-from patchwork.packing.models.dispatch import flash
-from patchwork.packing.models.families import ATTENTION_ONLY, FAMILIES, Family, family_of, released
-from patchwork.packing.models.kernels import closed_here
-from patchwork.packing.models.mixers import MIXERS, Mixer
-from patchwork.packing.settings import hybrid_packing
+from .errors import Unresolved
+from .models.adapters import acting_reason
+from .models.by_name import architecture_of, failures, first_line, of_transformers, resolved
+from .models.dispatch import flash
+from .models.families import ATTENTION_ONLY, FAMILIES, Family, family_of, released
+from .models.kernels import closed_here
+from .models.mixers import MIXERS, Mixer
+from .settings import hybrid_packing
 
 SWITCHED_OFF = "it has recurrent mixers, and PATCHWORK_HYBRID_PACKING=0 keeps those on padded batches"
 NOT_TOLD = "with attn_implementation={!r} its calls do not say where documents begin: use 'sdpa'"
@@ -25,7 +25,7 @@ ATTENTION = "documents side by side, a block mask, or varlen arguments"
 
 
 class PackingRefused(Exception):
-    """Packing was asked for where it cannot be made exact. ``decision`` holds the reasons."""
+    """Packing was asked for where it cannot be made exact. `decision` holds the reasons."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(f"packing is refused for {decision.model}: {'; '.join(decision.reasons)}")
@@ -34,8 +34,8 @@ class PackingRefused(Exception):
 
 @dataclass(frozen=True)
 class Decision:
-    """``packing``: whether packed rows are exact. ``reasons``: why not. ``ways``: how documents are kept apart, by kind
-    of layer. ``model``: what was asked about. A reason that is given twice is kept once."""
+    """`packing`: whether packed rows are exact. `reasons`: why not. `ways`: how documents are kept apart, by kind
+    of layer. `model`: what was asked about. A reason that is given twice is kept once."""
 
     packing: bool
     reasons: tuple[str, ...] = ()
@@ -47,12 +47,12 @@ class Decision:
 
 
 def decide(model: Any, args: Any = None) -> Decision:
-    """Whether ``model`` (a model, a config, or a name or path as the trainer would load it) can be packed exactly.
+    """Whether `model` (a model, a config, or a name or path as the trainer would load it) can be packed exactly.
 
-    ``args``: the trainer's arguments; a name is resolved just as the load will (patchwork.packing.models.by_name), with the
-    config that ``model_init_kwargs`` makes of it. A config that cannot be resolved, an encoder-decoder, an unknown family or
+    `args`: the trainer's arguments; a name is resolved just as the load will (patchwork.packing.models.by_name), with the
+    config that `model_init_kwargs` makes of it. A config that cannot be resolved, an encoder-decoder, an unknown family or
     mixer, an adapter that acts now and does not work on each token alone, or a head that scores whole rows, is a refusal with
-    its reason; nothing is raised. ``PATCHWORK_HYBRID_PACKING=0`` refuses models with recurrent mixers; it is read at each call.
+    its reason; nothing is raised. `PATCHWORK_HYBRID_PACKING=0` refuses models with recurrent mixers; it is read at each call.
     """
     if isinstance(model, (str, os.PathLike)):
         return _decide_name(os.fspath(model), args)
@@ -86,7 +86,7 @@ def _decide_code(kind: Any, config: Any, name: str) -> Decision:
 
 
 def _decide_config(config: Any, name: str) -> Decision:
-    from patchwork.packing.models.refusal_reasons import ENCODER_DECODER, NOT_DISPATCHED
+    from .models.refusal_reasons import ENCODER_DECODER, NOT_DISPATCHED
 
     if getattr(config, "is_encoder_decoder", False):
         return _refuse(name, ENCODER_DECODER)
@@ -139,9 +139,9 @@ def _flash_where_it_is_not_told(family: Family, config: Any) -> bool:
 
 
 def _decide_model(model: Any) -> Decision:
-    from patchwork.packing.errors import IsolationError
-    from patchwork.packing.isolation import validate
-    from patchwork.packing.models.refusal_reasons import ENCODER_DECODER
+    from .errors import IsolationError
+    from .isolation import validate
+    from .models.refusal_reasons import ENCODER_DECODER
 
     name = type(model).__name__
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
@@ -168,8 +168,8 @@ def _decide_model(model: Any) -> Decision:
 
 def _recurs(model: Any, parts: tuple[Any, ...]) -> bool:
     """Whether it keeps state along the row, by its family, or by the shape of a mixer of unlisted code."""
-    from patchwork.packing.isolation import recurrent
-    from patchwork.packing.models.unknown_code import recurrent_entry
+    from .isolation import recurrent
+    from .models.unknown_code import recurrent_entry
 
     return recurrent(model) or any(
         recurrent_entry(model.get_submodule(part.module)) is not None for part in parts if part.role == "mixer"
@@ -185,7 +185,7 @@ def adopt_model(model: Any) -> None:
     """Isolate or guard a model that a trainer is given, all of it: it may have been built before `patchwork.apply()`."""
     from transformers import PreTrainedModel
 
-    from patchwork.packing.isolation import adopt
+    from .isolation import adopt
 
     if hasattr(model, "modules"):
         for module in reversed([each for each in model.modules() if isinstance(each, PreTrainedModel)]):  # inner ones first

@@ -1,6 +1,6 @@
-"""Which modules of a model have to take part so that its documents stay apart, and are all of them known?
+"""Isolates a model: finds the modules that keep its documents apart, checks that all are known, and marks them.
 
-``isolate`` validates a model and flags its modules; patchwork.packing.runtime.wrappers holds the code that the flags turn on.
+`isolate` validates a model and flags its modules; patchwork.packing.runtime.wrappers holds the code that the flags turn on.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 from torch.nn import Embedding, ModuleList
 
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.adapters import acting_reason
-from patchwork.packing.models.dispatch import FLEX, flash, implementation_of
-from patchwork.packing.models.kernels import gap
-from patchwork.packing.models.known_code import anatomy_of, backbone_family, refuse_beside, takes_text
-from patchwork.packing.models.mixers import Mixer
-from patchwork.packing.models.refusal_reasons import closed, why_not
-from patchwork.packing.models.unknown_code import anatomy_by_structure
-from patchwork.packing.runtime.markers import FLAG, UNPADS, Flag
-from patchwork.packing.runtime.wrappers import mark
+from .errors import IsolationError
+from .models.adapters import acting_reason
+from .models.dispatch import FLEX, flash, implementation_of
+from .models.kernels import gap
+from .models.known_code import anatomy_of, backbone_family, refuse_beside, takes_text
+from .models.mixers import Mixer
+from .models.refusal_reasons import closed, why_not
+from .models.unknown_code import anatomy_by_structure
+from .runtime.markers import FLAG, UNPADS, Flag
+from .runtime.wrappers import mark
 
 BATCHING = "document batching"
 NATIVE = "native kernels"
@@ -31,7 +31,7 @@ BLOCK_MASK = "block mask"
 
 @dataclass(frozen=True)
 class Part:
-    """One module of an isolated model, and the way its documents are kept apart. ``why``: why that way, where there is
+    """One module of an isolated model, and the way its documents are kept apart. `why`: why that way, where there is
     a faster one."""
 
     module: str
@@ -45,9 +45,9 @@ class Part:
 
 
 def isolate(model: Any, native: bool = True) -> tuple[Part, ...]:
-    """Keeps the documents of packed rows apart in ``model`` (any nn.Module with a known text backbone inside).
+    """Keeps the documents of packed rows apart in `model` (any nn.Module with a known text backbone inside).
 
-    ``native``: whether mixers may leave that to varlen kernels which are told the boundaries; without it, all recurrent
+    `native`: whether mixers may leave that to varlen kernels which are told the boundaries; without it, all recurrent
     mixers run on documents side by side. Returns what it did, module by module. Calls that are not packed stay
     bit-identical. Doing it twice is doing it once. All modules are validated before the first is changed. Raises
     IsolationError for a family or a recurrent mixer that is not known, naming it, and for an adapter that acts and does not
@@ -67,14 +67,14 @@ def _isolate(model: Any, native: bool = True) -> tuple[Part, ...]:
 
 
 def validate(model: Any) -> tuple[Part, ...]:
-    """What ``isolate`` would do; raises what it would raise, and changes nothing."""
+    """What `isolate` would do; raises what it would raise, and changes nothing."""
     return _planned(model, True)[1]
 
 
 def restore(model: Any) -> None:
-    """Undoes ``isolate`` and guards: the model's calls go straight to the original code again.
+    """Undoes `isolate` and guards: the model's calls go straight to the original code again.
 
-    The model is then as it was before ``patchwork.apply()``: a trainer that is given it later isolates it again.
+    The model is then as it was before `patchwork.apply()`: a trainer that is given it later isolates it again.
     """
     for module in model.modules():
         module.__dict__.pop(FLAG, None)
@@ -104,7 +104,7 @@ def adopt(module: Any) -> None:
 
     A backbone that is known, or of a known structure, is isolated, and what is built around it keeps ready what it is told.
     Any other model that takes text gets a guard: it raises IsolationError when it meets a packed row, and is untouched
-    otherwise. A backbone that is isolated already keeps its ``native``, for what was put into it since too. Never raises itself.
+    otherwise. A backbone that is isolated already keeps its `native`, for what was put into it since too. Never raises itself.
     """
     if _isolated_inside(module):
         if backbone_family(module) is None and _is_head(module):

@@ -1,4 +1,4 @@
-"""What do the environment variables say about packing? Read at each call; a value that is none of theirs is an error."""
+"""The environment variables of packing. They are read at each call; an unknown value is an error."""
 
 from __future__ import annotations
 

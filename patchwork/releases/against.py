@@ -1,4 +1,4 @@
-"""What does `--against` mean? A release, a range of them, the newest one, a folder or a wheel becomes trees."""
+"""Resolves `--against`: a release, a range of them, the newest one, a folder or a wheel becomes trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each patch fit this tree? The same rewrite as for what is installed, on sources that are not."""
+"""Checks patches on a tree: the same rewrite as for what is installed, on sources that are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the matrix file expect? Releases by package, states by patch and range, and cells, each with its line."""
+"""Reads the matrix file: releases by package, states by patch and range, and cells, each with its line."""
 
 from __future__ import annotations
 

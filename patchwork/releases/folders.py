@@ -1,4 +1,4 @@
-"""Which of the wanted packages does a folder hold, and in which version? Site-packages, a checkout, or a package's own folder."""
+"""Finds the wanted packages in a folder, with their versions: site-packages, a checkout, or a package's own folder."""
 
 from __future__ import annotations
 

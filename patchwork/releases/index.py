@@ -1,4 +1,4 @@
-"""Which releases of a package are there? Asks the index that pip is set up for."""
+"""Lists the releases of a package, by the index that pip is set up for."""
 
 from __future__ import annotations
 

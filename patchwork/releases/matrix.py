@@ -1,4 +1,4 @@
-"""Does each patch come out on each listed release as the matrix file expects, and on releases that are newer?"""
+"""Compares each patch on each listed release with what the matrix file expects, and tries releases that are newer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of patches on the source of one module? All together, and each by itself where that fails, in a few processes."""
+"""Tries a module's patches together and, if that fails, one by one; in worker processes."""
 
 from __future__ import annotations
 

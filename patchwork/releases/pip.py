@@ -1,4 +1,4 @@
-"""How is pip asked, and what does its answer mean? It runs as a process of its own, as its authors want it used."""
+"""Runs pip, in a process of its own, and reads its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a release is the class or function defined that a module merely hands on?"""
+"""Finds the module of a release that defines a class or function which another module merely hands on."""
 
 from __future__ import annotations
 

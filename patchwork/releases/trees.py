@@ -1,4 +1,4 @@
-"""What sources does a wheel, a source tree or site-packages hold? Answers without importing or unpacking anything."""
+"""Reads the sources of a wheel, a source tree or site-packages, without importing or unpacking anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which text has the matrix file after an update? Only the entries that change are spliced in: comments elsewhere stay."""
+"""Writes changed entries into the text of the matrix file; comments elsewhere stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where is the wheel of a release? In the cache, or fetched into it by pip; several processes may do so at once."""
+"""Finds the wheel of a release in the cache, or has pip fetch it; several processes may do so at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are packed rows equal to their documents alone, and does the same call without boundaries show that it could have failed?
+"""Compares packed rows with their documents alone, and with the same call without boundaries, which must differ.
 
 Every comparison here runs its positive control: what it called, on the same rows, with the boundaries left out.
 """

@@ -1,4 +1,4 @@
-"""How does docs/census.md say what `patchwork probe --all --json` found, stock and with patchwork, in some releases?
+"""Writes docs/census.md from what `patchwork probe --all --json` found, stock and with patchwork, in some releases.
 
 Writes the page, and ends with 1 where patchwork falls short. Neither torch nor transformers is needed.
 """

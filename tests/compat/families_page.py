@@ -1,4 +1,4 @@
-"""On which releases is each recurrent family measured, and how does docs/families.md say what came out?
+"""Writes docs/families.md from reports of each recurrent family, and chooses the releases that it is measured on.
 
 `--wheels` prints the wheels of all first, middle and newest listed releases, and the families that each is one of. With
 what report_families.py printed, a file a release, it prints the page. Neither torch nor transformers is needed.

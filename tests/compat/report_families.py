@@ -1,4 +1,4 @@
-"""How far are packed documents from documents alone in each recurrent family of the installed transformers?
+"""Measures packed documents against documents alone, in each recurrent family of the installed transformers.
 
 Without kernels, on tiny models in training mode with weights of standard deviation 0.1. Prints JSON; exit code 1 where an
 error is above LIMIT, or a control that ought to leak is below CONTROL and so shows nothing. tests/compat/families_page.py

@@ -1,4 +1,4 @@
-"""Does attention that goes through transformers' registries keep documents apart, and do nothing otherwise?
+"""Attention that goes through transformers' registries keeps documents apart, and is stock otherwise.
 
 Each comparison is of logits and of all parameter gradients, against documents alone, with the same call without its
 boundaries as positive control. Models are of families' own default configs, shrunk: windows and chunks are of 4 tokens.

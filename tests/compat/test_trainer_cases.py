@@ -1,4 +1,4 @@
-"""Faults that people have reported of trainers that pack, each with the real packages: is it right here?"""
+"""Faults that people have reported of trainers that pack, each with the real packages."""
 
 from __future__ import annotations
 

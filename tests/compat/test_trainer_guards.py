@@ -1,4 +1,4 @@
-"""What does an unchanged script get from SFTTrainer where its model, data or setup cannot be packed?"""
+"""What an unchanged script gets from SFTTrainer where its model, data or setup cannot be packed."""
 
 from __future__ import annotations
 

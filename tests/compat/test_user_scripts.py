@@ -1,4 +1,4 @@
-"""Do scripts run as users write them, from names in a cache, with nothing added but `patchwork.apply()`?"""
+"""Scripts as users write them, from names in a cache, with nothing added but `patchwork.apply()`."""
 
 from __future__ import annotations
 

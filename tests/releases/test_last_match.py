@@ -1,4 +1,4 @@
-"""What is installed does not fit: which release did, as far as the cache of wheels tells?"""
+"""An anchor missed in what is installed: the last release that fitted is named, as far as the cache of wheels knows."""
 
 from __future__ import annotations
 

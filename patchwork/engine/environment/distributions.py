@@ -1,4 +1,4 @@
-"""Which copy of a package is used, and which version is that? The first metadata on the path may be another copy's."""
+"""Finds the copy of a package that is used, and its version. The first metadata on the path may be another copy's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why can a module not be imported: is it not there, or does something that it needs fail?
+"""Explains why a module cannot be imported: it is missing, or something that it needs fails.
 
 The two must not be mixed up: a module that moved is drift, which a patch has to follow; a dependency that is missing is not.
 """

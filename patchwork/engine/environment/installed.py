@@ -1,4 +1,4 @@
-"""What is installed, and where is its source? Answers without importing anything that is not imported yet."""
+"""Finds installed packages and their sources, without importing anything that is not imported yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does new code get along with the cells of a living function? It can gain none and lose none: the function has them.
+"""Keeps the free variables of new code those of the living function, whose cells cannot be added or removed.
 
 Both ways of seeing to that change the syntax tree that is compiled, never the text that people are shown.
 """

@@ -1,4 +1,4 @@
-"""Which functions did a function make before it was patched? Closures, wrappers, methods of its classes, run its inner code."""
+"""Finds the functions that a function made before it was patched: closures, wrappers, methods of its classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which code does a source file hold? What its .pyc holds, where that is surely of this source; else what it compiles to."""
+"""Loads the code of a source file from its .pyc if that provably belongs to the source, otherwise compiles the source."""
 
 from __future__ import annotations
 

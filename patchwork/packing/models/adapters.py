@@ -40,7 +40,7 @@ _EACH_STEP = "batch_average"  # VeLoRA's projection of gradients, made anew of a
 def config_reason(peft_config: Any) -> str | None:
     """Why adapters of these configs cannot be trained on packed rows, else None.
 
-    ``peft_config``: a config of PEFT, a dict of them by adapter, or None.
+    `peft_config`: a config of PEFT, a dict of them by adapter, or None.
     """
     each = peft_config.values() if isinstance(peft_config, Mapping) else [peft_config]
     reasons = (_reason_of_config(config) for config in each if config is not None)
@@ -60,9 +60,9 @@ def _reason_of_config(config: Any) -> str | None:
 
 
 def acting_reason(model: Any, beside: Callable[[Any], bool] | None = None) -> str | None:
-    """Why the adapters that act in ``model`` now cannot work on packed rows, else None.
+    """Why the adapters that act in `model` now cannot work on packed rows, else None.
 
-    Adapters that are disabled, merged or not active do not act. ``beside``: modules that are left out, with all inside.
+    Adapters that are disabled, merged or not active do not act. `beside`: modules that are left out, with all inside.
     """
     if "peft" not in sys.modules:
         return None
@@ -78,7 +78,7 @@ def acting_reason(model: Any, beside: Callable[[Any], bool] | None = None) -> st
 
 
 def _modules(model: Any, beside: Callable[[Any], bool] | None) -> Iterator[Any]:
-    """All modules inside of one; not by ``modules()``, which takes several times as long."""
+    """All modules inside of one; not by `modules()`, which takes several times as long."""
     ahead = [model]
     while ahead:
         module = ahead.pop()

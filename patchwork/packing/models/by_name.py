@@ -1,4 +1,4 @@
-"""What will a trainer load under a name? Its config, and its class where its code comes with the checkpoint."""
+"""Resolves a name as a trainer will: its config, and its class where the code comes with the checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from patchwork.packing.errors import Unresolved
+from ..errors import Unresolved
 
 # What a load is told that is no part of its config.
 _NOT_CONFIG = (
@@ -23,9 +23,9 @@ _AUTO = ("AutoModelForImageTextToText", "AutoModelForCausalLM")
 
 
 def resolved(name: str, args: Any) -> tuple[Any, type | None]:
-    """The config that loading ``name`` reads, and the class that it builds if that is not transformers' own.
+    """The config that loading `name` reads, and the class that it builds if that is not transformers' own.
 
-    ``args``: the trainer's arguments; ``model_init_kwargs`` (a dict or JSON, never changed) counts before ``trust_remote_code``
+    `args`: the trainer's arguments; `model_init_kwargs` (a dict or JSON, never changed) counts before `trust_remote_code`
     of the arguments themselves. Nothing is asked on the terminal, and no weights are fetched but a GGUF file, which holds its
     own config. Raises Unresolved.
     """
@@ -73,7 +73,7 @@ def _arguments(args: Any) -> dict[str, Any]:
 
 
 def _config(source: str, arguments: dict[str, Any], adapted: bool = True) -> tuple[Any, str]:
-    """The config of ``source``, or, where that is an adapter alone, of its base model; and which of them it is."""
+    """The config of `source`, or, where that is an adapter alone, of its base model; and which of them it is."""
     from transformers import AutoConfig
 
     try:

@@ -1,4 +1,4 @@
-"""What does a transformers config say, and under which names?
+"""Reads transformers configs, which have many names for one field.
 
 Configs of different families say the same under many names. What a name means is decided here, once, by its form.
 """

@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import Any
 
-from patchwork.packing.models.families import written
+from .families import written
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 FLEX = "flex_attention"

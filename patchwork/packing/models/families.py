@@ -1,4 +1,4 @@
-"""Which model families are known, and what are their text backbones and layers called?
+"""The known model families: their text backbones and their layers, by class name.
 
 Matching is by class name and defining module, so that neither torch nor transformers is imported here, and a class of the
 same name from elsewhere is not mistaken for the one that was proven.
@@ -19,8 +19,8 @@ from packaging.version import Version
 class Family:
     """A family of models: the folder of its modeling file, its text backbone, and the layer classes that hold its mixers.
 
-    ``text_plane``: the backbone takes MRoPE ids with a text plane in front (4, B, S). ``recurrent``: whether it keeps state
-    along the row. ``flash``: whether attention that is a varlen kernel can be kept apart.
+    `text_plane`: the backbone takes MRoPE ids with a text plane in front (4, B, S). `recurrent`: whether it keeps state
+    along the row. `flash`: whether attention that is a varlen kernel can be kept apart.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which varlen kernels keep documents apart, and will a mixer call them, told of the documents?
+"""The varlen kernels that keep documents apart, and whether a mixer will call them with boundaries.
 
 Asked before each packed call of a mixer, since a model may have moved, been compiled or got other kernels since. The answer
 is a gap in words, or none; what the kernels then receive is seen by patchwork.packing.runtime.handshake.
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
 
-from patchwork.packing.models.families import written
-from patchwork.packing.models.mixers import Mixer
+from .families import written
+from .mixers import Mixer
 
 if TYPE_CHECKING:
-    from patchwork.packing.boundaries import Boundaries
+    from ..boundaries import Boundaries
 
 SEQ_IDX, CU_SEQLENS = "seq_idx", "cu_seqlens"
 # By what names a mixer's forward takes boundaries, in every release: upstream's own, which source patches use too.
@@ -38,7 +38,7 @@ _DISTRIBUTIONS = {
 class Kernel:
     """A varlen kernel: its package and function, the argument by which it is told documents, and which state it resets.
 
-    ``documents``: a bound on documents times value heads, 0 for none; it goes with ``cu_seqlens``, which takes one row.
+    `documents`: a bound on documents times value heads, 0 for none; it goes with `cu_seqlens`, which takes one row.
     """
 
     package: str
@@ -88,7 +88,7 @@ def arguments_for(boundaries: Boundaries) -> dict[str, Any]:
 def gap(module: Any, entry: Mixer, boundaries: Boundaries | None = None) -> str:
     """Why boundaries would not reach the kernels of this mixer; empty if they would, so far as can be told beforehand.
 
-    ``boundaries``: of the call, where there is one; some batches are beyond what a kernel takes.
+    `boundaries`: of the call, where there is one; some batches are beyond what a kernel takes.
     """
     reason = closed_here(entry) or _not_dispatched(module)
     for name, called in entry.kernels:
@@ -108,7 +108,7 @@ def closed_here(entry: Mixer) -> str:
 
 def _unheard(kind: Any, entry: Mixer) -> str:
     """Not cached: a source patch lets a forward hand boundaries on, and takes that away at a revert. A forward with
-    ``**kwargs`` may swallow them: one that goes on to another method has to name them, and cumulative lengths are renamed."""
+    `**kwargs` may swallow them: one that goes on to another method has to name them, and cumulative lengths are renamed."""
     code = written(kind.forward).__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     swallows = bool(code.co_flags & inspect.CO_VARKEYWORDS) and not hasattr(kind, "cuda_kernels_forward")

@@ -1,4 +1,4 @@
-"""Which parts of a backbone carry something along the row, and in which layers do they stand?"""
+"""Takes a backbone of transformers' own code apart: its layers, and the parts that mix tokens along the row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from torch.nn import Linear, ModuleList
 
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.config_fields import ropes
-from patchwork.packing.models.dispatch import dispatches
-from patchwork.packing.models.families import ATTENTION_ONLY, Family, family_of, folder_of, is_layer, released
-from patchwork.packing.models.mixers import MIXERS, NEVER, Mixer, mixer_of
+from ..errors import IsolationError
+from .config_fields import ropes
+from .dispatch import dispatches
+from .families import ATTENTION_ONLY, Family, family_of, folder_of, is_layer, released
+from .mixers import MIXERS, NEVER, Mixer, mixer_of
 
 _RECURRENT_NAME = re.compile(
     r"Mamba|SSM|DeltaNet|DeltaAttention|DeltaRule|LightningAttention|LinearAttention|GatedLinear|Rglru|RecurrentBlock|"
@@ -175,7 +175,7 @@ def own_attention(module: Any) -> bool:
 
 
 def _outermost(module: Any, family: Family, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The family's layers below ``module``, by path, without those inside of others. A layer that stands at two places is
+    """The family's layers below `module`, by path, without those inside of others. A layer that stands at two places is
     found at both, as it is called at both."""
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
@@ -196,7 +196,7 @@ def mixes(kind: type) -> bool:
 
 def _unlisted(module: Any, family: Family, prefix: str = "", listed: bool = False) -> Iterator[tuple[str, Any]]:
     """Modules that look as if they mixed tokens along the row, and are not listed. Those inside a listed mixer belong to
-    it; those inside attention do not. Of a list within a layer (``listed``), which holds experts, one of each class is looked
+    it; those inside attention do not. Of a list within a layer (`listed`), which holds experts, one of each class is looked
     into: there may be thousands."""
     within, seen = isinstance(module, ModuleList), set[type]()
     for name, child in module.named_children():

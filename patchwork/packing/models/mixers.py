@@ -1,4 +1,4 @@
-"""Which token mixers are known, what of a mixer's call counts per token, and by which kernels may it keep documents apart?
+"""The known token mixers: which arguments count per token, and which kernels keep documents apart.
 
 One line per mixer class. A mixer is any module that carries something along the row: a recurrence, a convolution, a token
 shift, and attention that does not go through transformers' registry.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from patchwork.packing.argument_names import BOUNDARIES, CACHES
-from patchwork.packing.models.families import defines, released, written
+from ..argument_names import BOUNDARIES, CACHES
+from .families import defines, released, written
 
 # What a document of its own has no use for: boundaries, the mask of a padded batch, a cache that starts empty.
 DROPPED = (*BOUNDARIES, *CACHES, "attention_mask", "cache_position", "conv_mask", "position_ids")
@@ -23,16 +23,16 @@ NEVER = "9999"
 class Mixer:
     """A token mixer that runs on documents side by side, or natively by varlen kernels.
 
-    ``hidden`` names the argument with the hidden states (B, S, H), ``per_token`` those that are cut like it, ``masks``
+    `hidden` names the argument with the hidden states (B, S, H), `per_token` those that are cut like it, `masks`
     those of attention (B, heads, S, S), of which a document's own square is cut. What is named there is never dropped.
-    ``results``: which elements of a returned tuple are per token, the others come back as None; empty: all of them.
-    ``chunk``: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
-    tokens need no chunk of 64. ``chunks``: the attribute that holds it, where that is how. ``stale``: the attribute in
-    which it keeps a state from call to call. ``causal_since``: the release before which its torch code lets a chunk see
-    those behind it, so that padding behind a document would change it. ``dispatched_since``: for attention, the transformers
-    release from which it goes through the registry (patchwork.packing.runtime.attention), and is no mixer. ``kernels``: what
-    the mixer calls its kernels, by the name of the kernel; ``native``: the releases in which its forward hands boundaries on to
-    them, patches in force. ``closed``: why it does not, elsewhere.
+    `results`: which elements of a returned tuple are per token, the others come back as None; empty: all of them.
+    `chunk`: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
+    tokens need no chunk of 64. `chunks`: the attribute that holds it, where that is how. `stale`: the attribute in
+    which it keeps a state from call to call. `causal_since`: the release before which its torch code lets a chunk see
+    those behind it, so that padding behind a document would change it. `dispatched_since`: for attention, the transformers
+    release from which it goes through the registry (patchwork.packing.runtime.attention), and is no mixer. `kernels`: what
+    the mixer calls its kernels, by the name of the kernel; `native`: the releases in which its forward hands boundaries on to
+    them, patches in force. `closed`: why it does not, elsewhere.
     """
 
     name: str

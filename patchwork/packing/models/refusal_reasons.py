@@ -1,4 +1,4 @@
-"""Why can packed rows of a model not be kept apart? The reason that its user is told, from what the model is."""
+"""Finds the reason why packed rows of a model cannot be kept apart, for its user."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.models.families import ATTENTION_ONLY, folder_of
-from patchwork.packing.models.known_code import attends, mixes, own_attention, parameters_of
-from patchwork.packing.models.mixers import mixer_of
+from .families import ATTENTION_ONLY, folder_of
+from .known_code import attends, mixes, own_attention, parameters_of
+from .mixers import mixer_of
 
 _CHOOSING = re.compile(r"Indexer|Compressor|DogeAttention")
 _ATTENTION = re.compile(r"Attention|Attn")

@@ -1,4 +1,4 @@
-"""Is a model whose code is not part of transformers built of shapes that are known?
+"""Takes a model apart whose code is not part of transformers: its parts are recognised by their shapes.
 
 Code that comes with a checkpoint has names of its own, so its parts are recognised by what they hold: a causal depthwise
 convolution with the parameters of a gated delta rule, of Mamba or of a short convolution; attention that goes through
@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.argument_names import BOUNDARIES, CACHES
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.dispatch import REGISTRY
-from patchwork.packing.models.families import Family, written
-from patchwork.packing.models.known_code import Anatomy, mixes
-from patchwork.packing.models.mixers import DROPPED, Mixer
+from ..argument_names import BOUNDARIES, CACHES
+from ..errors import IsolationError
+from .dispatch import REGISTRY
+from .families import Family, written
+from .known_code import Anatomy, mixes
+from .mixers import DROPPED, Mixer
 
 _HIDDEN = ("hidden_states", "x", "hidden", "inputs", "input")
 # What a mixer's or attention's call may hold beside its hidden states.

@@ -1,4 +1,4 @@
-"""Of which kinds are the layers of a config, and how few of them have each kind?
+"""Finds the kinds of layers in a config, and the fewest layers that have each kind.
 
 Families say it in many ways: a value for each layer, the numbers of some, all up to a number, every so many. The first
 layers are kept, because then whatever says which is of which kind goes on to hold.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from patchwork.packing.models.config_fields import HEADS, LAYERS, WIDTH, holders, layers, overrides, said
+from ..models.config_fields import HEADS, LAYERS, WIDTH, holders, layers, overrides, said
 
 _PER_LAYER = re.compile(r"layer|block|types?$|pattern")
 _INDEXES = re.compile(r"layer|idxs$|indices$|indexes$|layer_ids$")

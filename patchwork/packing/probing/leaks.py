@@ -1,4 +1,4 @@
-"""How much of one document reaches another in a packed row? Measured on a model, forward and backward.
+"""Measures how much of one document reaches another in a packed row of a model, forward and backward.
 
 Each document runs alone, packed, and packed with its boundaries removed (the positive control). Each document is
 replaced in turn, and whatever moves outside of it is a leak. Of a config or a name, a tiny model of the same
@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from patchwork.packing import isolation
-from patchwork.packing.argument_names import BOUNDARIES
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.decision import PackingRefused, decide
-from patchwork.packing.errors import BoundariesError
-from patchwork.packing.models.config_fields import token_ids
-from patchwork.packing.probing.model_sources import config_of
-from patchwork.packing.probing.tiny_models import shrink, tiny_model
+from .. import isolation
+from ..argument_names import BOUNDARIES
+from ..boundaries import Boundaries
+from ..decision import PackingRefused, decide
+from ..errors import BoundariesError
+from ..models.config_fields import token_ids
+from .model_sources import config_of
+from .tiny_models import shrink, tiny_model
 
 # A leak passes below NOISE of the logits' scale, and only if the control shows CLEAR times what was measured and CLEAR
 # times the noise: with small weights a leak hides below it. No control gets far above the noise of half precision, so
@@ -35,8 +35,8 @@ CLEAR, VISIBLE = 20.0, 0.1
 
 @dataclass(frozen=True)
 class Measured:
-    """One comparison. ``worst``: the largest error in any document, ``by_document``: in each. For gradients,
-    ``parameter`` names the worst one; errors are relative to its norm."""
+    """One comparison. `worst`: the largest error in any document, `by_document`: in each. For gradients,
+    `parameter` names the worst one; errors are relative to its norm."""
 
     worst: float
     by_document: tuple[float, ...] = ()
@@ -45,11 +45,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What ``probe`` saw; all numbers are relative to the scale of the reference.
+    """What `probe` saw; all numbers are relative to the scale of the reference.
 
-    ``matrix[i][j]``: how far the logits of document j move when document i is replaced; 0 on the diagonal. ``forward``
-    and ``backward``: packed against alone. ``control``: the same with boundaries removed; a row whose control is not
-    clearly above the noise proves nothing. ``ways``: how the documents were kept apart, by kind of module; empty where
+    `matrix[i][j]`: how far the logits of document j move when document i is replaced; 0 on the diagonal. `forward`
+    and `backward`: packed against alone. `control`: the same with boundaries removed; a row whose control is not
+    clearly above the noise proves nothing. `ways`: how the documents were kept apart, by kind of module; empty where
     that was not patchwork's doing.
     """
 
@@ -95,10 +95,10 @@ def probe(
 ) -> LeakReport:
     """Measures how far documents of a packed row reach each other.
 
-    ``model``: a model, measured as it is, in evaluation mode; its mode and its gradients are as before afterwards. Or a
+    `model`: a model, measured as it is, in evaluation mode; its mode and its gradients are as before afterwards. Or a
     config, or a name (of the hub, a folder, a model type such as "qwen3_5"): then a tiny model of that architecture is
-    built on the CPU and isolated as a user's would be, or left as transformers has it with ``stock``; its gradients are
-    those of training mode. ``documents``: at least two, token ids (1-D) or lengths for random ones. ``arguments``: what
+    built on the CPU and isolated as a user's would be, or left as transformers has it with `stock`; its gradients are
+    those of training mode. `documents`: at least two, token ids (1-D) or lengths for random ones. `arguments`: what
     the packed call says of its documents, "positions" (restarting position ids) or "full" (seq_idx and cumulative
     lengths too).
 
@@ -197,7 +197,7 @@ def _ordinary(model: Any, vocabulary: int) -> torch.Tensor:
 
 
 def _document(given: Any, ordinary: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Token ids ``(length,)``: those given, or random ones."""
+    """Token ids `(length,)`: those given, or random ones."""
     if isinstance(given, torch.Tensor) and given.ndim == 1:
         return given
     return ordinary[torch.randint(len(ordinary), (int(given),), generator=generator)]
@@ -233,7 +233,7 @@ def _errors(outputs: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) 
 
 
 def _largest(values: Iterable[float]) -> float:
-    """``max`` that does not step over NaN, which compares as smaller than nothing and larger than nothing."""
+    """`max` that does not step over NaN, which compares as smaller than nothing and larger than nothing."""
     return max(value if math.isfinite(value) else math.inf for value in values)
 
 

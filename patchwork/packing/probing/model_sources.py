@@ -1,4 +1,4 @@
-"""Where does a model come from that is named on the command line or in ``probe``? Names become configs and models."""
+"""Finds the config or model behind a name of the command line or of `probe`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from difflib import get_close_matches
 from typing import Any
 
-from patchwork.packing.errors import ProbeError
-from patchwork.packing.probing.tiny_models import model_class, raised, reason
+from ..errors import ProbeError
+from .tiny_models import model_class, raised, reason
 
 _MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}, "decoder": {"num_codebooks": 1}}
 # Of these the default has one kind of layer, real models have both; or it leaves out what real ones have and the code needs.

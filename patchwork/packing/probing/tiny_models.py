@@ -1,4 +1,4 @@
-"""What is the smallest model of an architecture?
+"""Builds the smallest model of an architecture.
 
 Nothing is known of families here. A width is a number of heads times a size per head, so all heads are divided by one
 number, all sizes per head by another and all widths by the product of both: what a model's code asks of them (heads x
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from patchwork.packing.errors import ProbeError
-from patchwork.packing.models import config_fields as fields_of
-from patchwork.packing.models.config_fields import (
+from ..errors import ProbeError
+from ..models import config_fields as fields_of
+from ..models.config_fields import (
     DROPOUT,
     HEADS,
     PER_HEAD,
@@ -30,7 +30,7 @@ from patchwork.packing.models.config_fields import (
     said,
     text_part,
 )
-from patchwork.packing.probing.layer_kinds import shrink_layers
+from .layer_kinds import shrink_layers
 
 NARROWEST = 64  # hidden size
 VOCABULARY = 128
@@ -109,7 +109,7 @@ def shrink(config: Any) -> Any:
     second: each kind of layer at least once and in order, and every ratio between sizes as it was.
 
     Windows come to 4 tokens and the vocabulary to VOCABULARY, with the token ids inside; dropout is 0. A field of an
-    unknown name stays as it is; ``tiny_model`` names the one that keeps a model large. Raises ProbeError for a config
+    unknown name stays as it is; `tiny_model` names the one that keeps a model large. Raises ProbeError for a config
     that does not take smaller sizes.
     """
     small = copy.deepcopy(config)
@@ -143,7 +143,7 @@ def _shrink(small: Any) -> None:
 def tiny_model(config: Any, seed: int = 0, std: float = 0.1) -> Any:
     """A float32 model of a config as it is, in evaluation mode, with random weights through which a leak shows.
 
-    Matrices are drawn anew with the standard deviation ``std``, vectors stay as the model's own code makes them; those
+    Matrices are drawn anew with the standard deviation `std`, vectors stay as the model's own code makes them; those
     that it leaves at 0 or makes not finite are drawn too. Raises ProbeError for a config that no causal language model
     is known for or can be built of, where a package that the model's code needs is missing, and for more than LARGEST
     parameters, naming the field that makes them.

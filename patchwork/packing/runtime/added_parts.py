@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.adapters import NAMES, acting_reason
-from patchwork.packing.models.families import Family
-from patchwork.packing.models.known_code import refuse_beside, refuse_strangers
-from patchwork.packing.runtime.call_boundaries import describes_nothing, resolve
-from patchwork.packing.runtime.markers import FLAG
+from ..errors import IsolationError
+from ..models.adapters import NAMES, acting_reason
+from ..models.families import Family
+from ..models.known_code import refuse_beside, refuse_strangers
+from .call_boundaries import describes_nothing, resolve
+from .markers import FLAG
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -47,7 +47,7 @@ def refuse_added_beside(head: Any, arguments: Mapping[str, Any]) -> None:
 def refuse_adapters(model: Any, call: Mapping[str, Any]) -> None:
     """Raises IsolationError if the call of a PeftModel is packed and its adapters do not work on each token alone.
 
-    ``call``: the local variables of its forward, at its start. With prompts, PEFT drops position_ids before the model inside sees
+    `call`: the local variables of its forward, at its start. With prompts, PEFT drops position_ids before the model inside sees
     them; and an error further inside would leave PEFT's hooks for this call on the layers.
     """
     arguments = {**call, **call.get("kwargs", {})}

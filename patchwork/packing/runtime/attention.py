@@ -1,4 +1,4 @@
-"""How does attention that goes through transformers' registries keep documents apart?
+"""Keeps documents apart in attention that goes through transformers' registries.
 
 All of it, in every release, looks its function up by the name of the implementation and is handed (batch, heads, tokens, size)
 tensors and a mask; masks are looked up likewise. So two doors are enough, whatever a model passes on: in a packed call each
@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.argument_names import BOUNDARIES
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.dispatch import FLEX, across_layers, flash, names_used
-from patchwork.packing.runtime.call_scope import LAYER, packed_scope
-from patchwork.packing.runtime.document_batching import side_by_side
-from patchwork.packing.runtime.markers import FLAG
-from patchwork.packing.runtime.recompute import refuse_recompute, unscoped
+from ..argument_names import BOUNDARIES
+from ..boundaries import Boundaries
+from ..errors import IsolationError
+from ..models.dispatch import FLEX, across_layers, flash, names_used
+from .call_scope import LAYER, packed_scope
+from .document_batching import side_by_side
+from .markers import FLAG
+from .recompute import refuse_recompute, unscoped
 
 _MASKING = "transformers.masking_utils"
 _EAGER = "eager"
@@ -92,7 +92,7 @@ def _answered(function: Function, answer: Callable[[Function], Function]) -> Fun
 
 
 def _known(function: Function) -> Function:
-    """``function`` where a module of a packed call may be run again without its documents."""
+    """`function` where a module of a packed call may be run again without its documents."""
 
     @functools.wraps(function)
     def known(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ def _unpacked(_: Function) -> Function:
 
 
 def _attends(implementation: str, function: Function) -> Function:
-    """``function`` for the documents of the layer that this thread is in."""
+    """`function` for the documents of the layer that this thread is in."""
 
     @functools.wraps(function)
     def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -209,7 +209,7 @@ def _dense(mask: Any, boundaries: Boundaries, dtype: torch.dtype) -> Any:
 
 
 def _masks(implementation: str, function: Function) -> Function:
-    """``function``, which makes masks, for the documents of the call that this thread is in.
+    """`function`, which makes masks, for the documents of the call that this thread is in.
 
     A mask that follows from places alone is the same for all documents, so it is made once, for the longest; attention cuts
     it. Others are made for the row, and attention cuts documents out of it.

@@ -1,4 +1,4 @@
-"""Is a call of a backbone packed, and with which boundaries? Read from its arguments, nothing else."""
+"""Reads the boundaries of a backbone's call from its arguments, nothing else; a call without them is not packed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from patchwork.packing.argument_names import EXPLICIT, LIMITS
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import BoundariesError, IsolationError
-from patchwork.packing.runtime.call_masks import CallMask, is_prepared, may_describe
-from patchwork.packing.runtime.call_positions import Positions
-from patchwork.packing.runtime.call_tokens import Cache, Tokens, tokens_of
+from ..argument_names import EXPLICIT, LIMITS
+from ..boundaries import Boundaries
+from ..errors import BoundariesError, IsolationError
+from .call_masks import CallMask, is_prepared, may_describe
+from .call_positions import Positions
+from .call_tokens import Cache, Tokens, tokens_of
 
 # Not in torch 2.6, where an export without fake tensors cannot be told from a compile.
 is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
@@ -22,7 +22,7 @@ is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 def describes_nothing(arguments: Mapping[str, Any], recurrent: bool = True, known: bool = True) -> bool:
     """Whether a call is ordinary by its shapes alone. Reads no tensor, so it can be traced by torch.compile.
 
-    ``recurrent`` and ``known`` as for ``resolve``. A mask of integers may number documents, so it makes a call worth a look;
+    `recurrent` and `known` as for `resolve`. A mask of integers may number documents, so it makes a call worth a look;
     compiled code gets a check of the numbers in its place, which raises RuntimeError.
 
     An export runs on shapes, so nothing can be read and nothing leaks; positions pass for ordinary ones then, since all
@@ -45,10 +45,10 @@ def describes_nothing(arguments: Mapping[str, Any], recurrent: bool = True, know
 def resolve(arguments: Mapping[str, Any], recurrent: bool = True, known: bool = True) -> Boundaries | None:
     """The boundaries that a call carries, or None for an ordinary call, which is to be left untouched.
 
-    ``arguments`` are those of a backbone by name: ``input_ids`` or ``inputs_embeds`` (B, S, ...), ``position_ids``,
-    ``attention_mask``, the explicit descriptions, the cache, and ``logits_to_keep``, by which generation shows. ``recurrent``:
+    `arguments` are those of a backbone by name: `input_ids` or `inputs_embeds` (B, S, ...), `position_ids`,
+    `attention_mask`, the explicit descriptions, the cache, and `logits_to_keep`, by which generation shows. `recurrent`:
     whether the model has mixers that a prepared attention mask does not reach; its documents are read there, and else left to
-    attention. ``known``: whether its ``attention_mask`` is sure to hold no numbers but those of documents. A call with explicit
+    attention. `known`: whether its `attention_mask` is sure to hold no numbers but those of documents. A call with explicit
     boundaries of one document does carry boundaries.
 
     An ordinary call costs one read from the device if it has several positions a row or a mask of integers, and none else; one
@@ -85,7 +85,7 @@ def resolve(arguments: Mapping[str, Any], recurrent: bool = True, known: bool = 
 
 
 def resolve_unknown(arguments: Mapping[str, Any]) -> Boundaries | None:
-    """The boundaries that a call of a model of no known family carries, which has to be refused then; raises as ``resolve``.
+    """The boundaries that a call of a model of no known family carries, which has to be refused then; raises as `resolve`.
 
     A prepared mask cannot protect mixers that nobody knows. Beside positions alone, though, generation hands one over.
     """
@@ -179,7 +179,7 @@ def _packed(described: Boundaries | None, positions: Positions, kept: torch.Tens
 
 
 def _generating(arguments: Mapping[str, Any]) -> bool:
-    """Whether a call is one of ``generate()``: it asks for the last logits alone, and no gradient can flow."""
+    """Whether a call is one of `generate()`: it asks for the last logits alone, and no gradient can flow."""
     keep = arguments.get("logits_to_keep")
     return not torch.is_grad_enabled() and isinstance(keep, int) and keep > 0
 

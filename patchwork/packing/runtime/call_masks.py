@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.runtime.call_tokens import Cache, Tokens, tokens_of
+from ..boundaries import Boundaries
+from ..errors import IsolationError
+from .call_tokens import Cache, Tokens, tokens_of
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 # An additive mask hides what it moves this far down: the softmax of it is 0 in every precision.
@@ -60,7 +60,7 @@ def without_numbers(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbered(mask: torch.Tensor, known: bool) -> torch.Tensor:
-    """Whether a mask (B, S) holds numbers above 1. In a model that is not ``known``, numbers that fall along the row are
+    """Whether a mask (B, S) holds numbers above 1. In a model that is not `known`, numbers that fall along the row are
     something else, such as Longformer's 2 for tokens that see all others."""
     found = (mask > 1).any()
     if known:
@@ -155,7 +155,7 @@ class CallMask:
 
 
 class _View:
-    """What the tokens of each row and head see of each other: ``visible`` (B or 1, heads or 1, S, S)."""
+    """What the tokens of each row and head see of each other: `visible` (B or 1, heads or 1, S, S)."""
 
     def __init__(self, visible: torch.Tensor) -> None:
         self.visible = visible
@@ -198,7 +198,7 @@ class _View:
         return self.kept & (before >= 0) & ~sees
 
     def _by_distance(self, hidden: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-        """Whether of all ``pairs`` of tokens at one distance all are ``hidden``, or none."""
+        """Whether of all `pairs` of tokens at one distance all are `hidden`, or none."""
         distance = (self.places[:, None] - self.places).clamp(min=0).expand_as(hidden).flatten(-2)
         counts = [
             torch.zeros(*hidden.shape[:2], hidden.shape[-1], dtype=torch.int64, device=hidden.device).scatter_add_(

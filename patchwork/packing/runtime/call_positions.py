@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import BoundariesError, IsolationError
-from patchwork.packing.runtime.call_tokens import Tokens
+from ..boundaries import Boundaries
+from ..errors import BoundariesError, IsolationError
+from .call_tokens import Tokens
 
 
 class Positions:
@@ -51,7 +51,7 @@ class Positions:
             )
 
     def restart(self, kept: torch.Tensor | None) -> bool:
-        """Whether some row's positions fall or repeat among the tokens that ``kept`` (B, S) leaves: padding has any ids.
+        """Whether some row's positions fall or repeat among the tokens that `kept` (B, S) leaves: padding has any ids.
 
         A gap alone, as a mask in the middle of one document leaves it, is no restart. Image patches repeat and jump in
         single planes, so only a fall of all three counts there.
@@ -116,7 +116,7 @@ class Positions:
         return Boundaries(tuple(rows), self.tokens.row_length, self.tokens.device)
 
     def confirm(self, boundaries: Boundaries, explicit: Iterable[str]) -> Boundaries:
-        """``boundaries``, if the ids agree with them. A last segment whose ids are all 0 is a padding tail."""
+        """`boundaries`, if the ids agree with them. A last segment whose ids are all 0 is a padding tail."""
         if self.text is None:
             return boundaries
         given, ids, rows = ", ".join(explicit), self.text.cpu(), []

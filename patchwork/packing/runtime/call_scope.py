@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from patchwork.packing.boundaries import Boundaries
+    from ..boundaries import Boundaries
 
 BACKBONE, LAYER, NATIVE, ALONE, ORDINARY = "backbone", "layer", "native", "alone", "ordinary"
 
@@ -51,8 +51,8 @@ class _Ambient(threading.local):
     """The scope that this thread is in: threads of autograd and of DataParallel have their own.
 
     torch.compile traces the attribute of a thread-local object without a break, and guards on it; a ContextVar breaks the
-    graph. The values are set here, not on the class, since the guard looks for them in the instance. ``told``: what the
-    call of the model around a backbone said, for heads that do not hand it on. ``detached``: whether a packed call of the
+    graph. The values are set here, not on the class, since the guard looks for them in the instance. `told`: what the
+    call of the model around a backbone said, for heads that do not hand it on. `detached`: whether a packed call of the
     backbone inside came without a graph.
     """
 
@@ -73,7 +73,7 @@ def packed_scope() -> Scope | None:
 
 @contextmanager
 def within(scope: Scope | None) -> Iterator[None]:
-    """Makes ``scope`` the one that holds."""
+    """Makes `scope` the one that holds."""
     outer = AMBIENT.scope
     AMBIENT.scope = scope
     try:

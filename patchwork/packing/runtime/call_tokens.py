@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.argument_names import CACHES
+from ..argument_names import CACHES
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Tokens:
 
 
 def tokens_of(arguments: Mapping[str, Any]) -> Tokens | None:
-    """The tokens of a call, by its ``input_ids`` or ``inputs_embeds``; None where it has neither."""
+    """The tokens of a call, by its `input_ids` or `inputs_embeds`; None where it has neither."""
     for name, dimensions in (("input_ids", (2, 3)), ("inputs_embeds", (3,))):  # three: several streams of tokens (B, S, streams)
         value = arguments.get(name)
         if isinstance(value, torch.Tensor) and value.ndim in dimensions:

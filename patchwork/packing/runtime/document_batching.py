@@ -1,4 +1,4 @@
-"""How does a causal mixer run on the documents of packed rows side by side, and how do its results come back in place?
+"""Runs a causal mixer on the documents of packed rows side by side, and puts its results back in place.
 
 A document becomes a row of a right-padded batch. Every mixer here is causal, so the padding behind a document cannot
 reach it, and the first token of a document has nothing before it: exact, without any kernel.
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
+from ..boundaries import Boundaries
+from ..errors import IsolationError
 
 # The torch rules of linear attention work in chunks and pad each document to whole ones. Their cost within a chunk grows
 # with its length; those told of one get one of four lengths, so that compiled code is compiled for few.
@@ -44,9 +44,9 @@ def padded_length(length: int) -> int:
 class Plan:
     """Which documents run as one batch, and where each token goes. All index tensors are int64.
 
-    ``shapes``: (documents, longest) of each bucket. ``index`` (places,): the token of the flattened rows that stands at
+    `shapes`: (documents, longest) of each bucket. `index` (places,): the token of the flattened rows that stands at
     each place of the buckets, laid end to end; places behind a document repeat its last token, so that all values stay
-    finite. ``restore`` (B * S,): the place of each token. ``in_place``: the one bucket holds the tokens in their own
+    finite. `restore` (B * S,): the place of each token. `in_place`: the one bucket holds the tokens in their own
     order, so a reshape does both ways.
     """
 
@@ -62,7 +62,7 @@ class Plan:
 
 
 def plan(boundaries: Boundaries, padded: bool = True) -> Plan:
-    """The plan for these boundaries, made once and kept with them: all layers, and a recompute, share it. Not ``padded``:
+    """The plan for these boundaries, made once and kept with them: all layers, and a recompute, share it. Not `padded`:
     each bucket holds documents of one length."""
     kept = boundaries.__dict__.setdefault("_plans", {})
     if padded not in kept:
@@ -75,9 +75,9 @@ def plan(boundaries: Boundaries, padded: bool = True) -> Plan:
 
 
 def group(lengths: list[int], call_cost: int = CALL_COST["cpu"]) -> list[list[int]]:
-    """Positions in ``lengths``, grouped into buckets of similar length, longest first.
+    """Positions in `lengths`, grouped into buckets of similar length, longest first.
 
-    The buckets cost least by ``call_cost`` and padding, among those that hold at most MOST_PADDING places a token: padding
+    The buckets cost least by `call_cost` and padding, among those that hold at most MOST_PADDING places a token: padding
     weighs more and more until they do, and then no more than it must. Enough weight leaves no padding at all, so this ends.
     """
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
@@ -101,14 +101,14 @@ def group(lengths: list[int], call_cost: int = CALL_COST["cpu"]) -> list[list[in
 
 
 def of_one_length(lengths: list[int]) -> list[list[int]]:
-    """Positions in ``lengths``, grouped by length, longest first."""
+    """Positions in `lengths`, grouped by length, longest first."""
     return [[at for at, each in enumerate(lengths) if each == length] for length in sorted(set(lengths), reverse=True)]
 
 
 def _cheapest(counts: Mapping[int, int], call_cost: int, weight: int) -> list[int]:
     """Where each bucket ends among the documents, longest first, so that all cost least.
 
-    A document in a bucket whose longest has n tokens costs ``WEIGHT * padded_length(n) + weight * n``. So the cheapest way
+    A document in a bucket whose longest has n tokens costs `WEIGHT * padded_length(n) + weight * n`. So the cheapest way
     to deal out the first x documents, as a function of x, is the lowest of lines: one for each place where the last bucket
     can begin, with that cost as its slope. Slopes fall and x rises, so the lines that can still be lowest form a queue.
     """
@@ -133,7 +133,7 @@ def _cheapest(counts: Mapping[int, int], call_cost: int, weight: int) -> list[in
 
 
 class _Line(NamedTuple):
-    """What the first x documents cost if the last bucket begins at ``begin``."""
+    """What the first x documents cost if the last bucket begins at `begin`."""
 
     slope: int
     offset: int
@@ -144,7 +144,7 @@ class _Line(NamedTuple):
 
 
 def _never_lowest(before: _Line, line: _Line, after: _Line) -> bool:
-    """Whether ``after`` passes below ``before`` no later than ``line`` does."""
+    """Whether `after` passes below `before` no later than `line` does."""
     return (after.offset - before.offset) * (before.slope - line.slope) <= (line.offset - before.offset) * (
         before.slope - after.slope
     )
@@ -183,13 +183,13 @@ def side_by_side(
     masks: Mapping[str, Any] | None = None,
     padded: bool = True,
 ) -> Any:
-    """Runs ``call(hidden, arguments)`` on the documents and returns its result for the rows.
+    """Runs `call(hidden, arguments)` on the documents and returns its result for the rows.
 
-    ``hidden`` (B, S, ...) and each tensor of ``per_token`` (B or 1, S, ...; also tuples of them, or None) are gathered
-    together. Of each tensor of ``masks`` (B or 1, heads or 1, S, S), bool or additive, a document keeps its own square,
+    `hidden` (B, S, ...) and each tensor of `per_token` (B or 1, S, ...; also tuples of them, or None) are gathered
+    together. Of each tensor of `masks` (B or 1, heads or 1, S, S), bool or additive, a document keeps its own square,
     and never sees the padding behind it; one for a document on its own (1, heads or 1, L, L), as long as the longest, is one
-    that looks back only. ``arguments`` holds what was gathered of both. The result may be a tensor (documents, length, ...)
-    or a tuple of such tensors and None. Not ``padded``: only documents of one length run together. Gradients flow exactly.
+    that looks back only. `arguments` holds what was gathered of both. The result may be a tensor (documents, length, ...)
+    or a tuple of such tensors and None. Not `padded`: only documents of one length run together. Gradients flow exactly.
     Raises IsolationError where shapes are not those that the boundaries describe.
     """
     batch, row_length = len(boundaries.rows), boundaries.row_length

@@ -1,4 +1,4 @@
-"""Did the kernels of a mixer receive the boundaries of the packed call that it is in?
+"""Checks that the kernels of a mixer received the boundaries of the packed call that it is in.
 
 Source patches let each kernel report its own arguments, after whatever filtered them on the way. Both halves of a mixer,
 convolution and scan, must have reported: either alone leaks.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwork.packing.runtime.call_scope import AMBIENT, NATIVE, Scope
+from .call_scope import AMBIENT, NATIVE, Scope
 
 
 def saw(name: str, arguments: Mapping[str, Any]) -> None:
@@ -21,8 +21,8 @@ def saw(name: str, arguments: Mapping[str, Any]) -> None:
     scope = AMBIENT.scope
     if scope is None or scope.extent != NATIVE:
         return
-    from patchwork.packing.errors import IsolationError
-    from patchwork.packing.models.kernels import KERNELS, SEQ_IDX, titled
+    from ..errors import IsolationError
+    from ..models.kernels import KERNELS, SEQ_IDX, titled
 
     argument = KERNELS[name].argument
     expected = scope.boundaries.seq_idx if argument == SEQ_IDX else scope.boundaries.cu_seqlens
@@ -43,8 +43,8 @@ def saw(name: str, arguments: Mapping[str, Any]) -> None:
 
 def confirm(scope: Scope, states: set[str]) -> None:
     """After a native mixer's forward: raises IsolationError if a state was reset by no kernel that reported."""
-    from patchwork.packing.errors import IsolationError
-    from patchwork.packing.models.kernels import KERNELS
+    from ..errors import IsolationError
+    from ..models.kernels import KERNELS
 
     left = states.difference(*(KERNELS[name].resets for name in scope.seen))
     if left:

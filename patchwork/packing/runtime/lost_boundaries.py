@@ -11,10 +11,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
 
-from patchwork.packing.argument_names import EXPLICIT
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.runtime.call_boundaries import resolve
+from ..argument_names import EXPLICIT
+from ..boundaries import Boundaries
+from ..errors import IsolationError
+from .call_boundaries import resolve
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,7 @@ _CLOSE = 0.9
 
 
 class _Batch:
-    """What one batch says of its documents. ``ids`` is a weak reference: nothing is compared once the batch is gone."""
+    """What one batch says of its documents. `ids` is a weak reference: nothing is compared once the batch is gone."""
 
     def __init__(self, ids: torch.Tensor, description: dict[str, Any]) -> None:
         self.ids, self.description = TensorWeakRef(ids), description
@@ -53,7 +53,7 @@ class _Batch:
 class _Step(threading.local):
     """The step of a trainer that this thread is in, and its batches; steps nest where a loss or a callback trains or evaluates.
 
-    ``described``: whether a batch describes documents. Compiled code reads nothing else, and guards on it. The values are set
+    `described`: whether a batch describes documents. Compiled code reads nothing else, and guards on it. The values are set
     here, not on the class, since such a guard looks for them in the instance.
     """
 

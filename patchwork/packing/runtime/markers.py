@@ -1,4 +1,4 @@
-"""What marks a module that takes part in keeping documents apart?"""
+"""The mark of a module that takes part in keeping documents apart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from patchwork.packing.models.families import Family
-from patchwork.packing.models.mixers import Mixer
+from ..models.families import Family
+from ..models.mixers import Mixer
 
 FLAG = "_patchwork_isolation"
 UNPADS = "_patchwork_unpads"  # on a backbone while it computes without padding: patchwork.packing.runtime.unpadding
@@ -20,9 +20,9 @@ class Flag:
     """The mark of an instance. It survives copy and pickle; unpickling it wraps the class in the new process
     (patchwork.packing.runtime.wrappers).
 
-    ``entry``: the family of a backbone, or what is known of a mixer. ``mixers``: how many a layer, or a whole backbone, must
-    reach, or a mixer holds. ``reason``: why a guarded model refuses packed rows. ``path``: of a mixer within its backbone.
-    ``native``: whether it, or the mixers of a backbone, may leave documents to kernels.
+    `entry`: the family of a backbone, or what is known of a mixer. `mixers`: how many a layer, or a whole backbone, must
+    reach, or a mixer holds. `reason`: why a guarded model refuses packed rows. `path`: of a mixer within its backbone.
+    `native`: whether it, or the mixers of a backbone, may leave documents to kernels.
     """
 
     owner: type
@@ -40,7 +40,7 @@ class Flag:
 def flag_of(module: Any) -> Flag | None:
     """The flag of a module; None without one.
 
-    By getattr: torch.compile checks that again, but not a lookup in ``__dict__``, and would run the code that it compiled for a
+    By getattr: torch.compile checks that again, but not a lookup in `__dict__`, and would run the code that it compiled for a
     model without flags in one that has them.
     """
     found: Flag | None = getattr(module, FLAG, None)

@@ -1,4 +1,4 @@
-"""How does a mixer run in a packed call: by its kernels, or on the documents side by side?"""
+"""The forward of a mixer in a packed call: by its kernels, or on the documents side by side."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.argument_names import CACHES
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.families import released, written
-from patchwork.packing.models.kernels import arguments_for, closed_here, gap, resets
-from patchwork.packing.models.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
-from patchwork.packing.runtime.call_scope import ALONE, LAYER, NATIVE, Scope, packed_scope, within
-from patchwork.packing.runtime.document_batching import chunk_length, side_by_side
-from patchwork.packing.runtime.handshake import confirm
-from patchwork.packing.runtime.markers import FLAG, Forward, flag_of, tagged
-from patchwork.packing.runtime.recompute import refuse_recompute, unscoped
+from ..argument_names import CACHES
+from ..boundaries import Boundaries
+from ..errors import IsolationError
+from ..models.families import released, written
+from ..models.kernels import arguments_for, closed_here, gap, resets
+from ..models.mixers import DROPPED, Mixer, fast_kernels, takes_chunk
+from .call_scope import ALONE, LAYER, NATIVE, Scope, packed_scope, within
+from .document_batching import chunk_length, side_by_side
+from .handshake import confirm
+from .markers import FLAG, Forward, flag_of, tagged
+from .recompute import refuse_recompute, unscoped
 
 
 def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
@@ -58,7 +58,7 @@ def mixer_forward(owner: type, original: Forward, entry: Mixer) -> Forward:
 
 @dataclass(frozen=True)
 class _Call:
-    """How a mixer class is called: ``names`` of its parameters, ``required`` those of them without a default."""
+    """How a mixer class is called: `names` of its parameters, `required` those of them without a default."""
 
     entry: Mixer
     names: tuple[str, ...]
@@ -111,13 +111,13 @@ def _takes(forward: Forward, name: str) -> bool:
 
 
 def _by_document(module: Any, original: Forward, call: _Call, arguments: dict[str, Any], boundaries: Boundaries) -> Any:
-    """Runs the class's own forward once for each bucket, all within one ``__call__`` of the mixer.
+    """Runs the class's own forward once for each bucket, all within one `__call__` of the mixer.
 
     So hooks on the mixer, and on all around it, run once, on every rank alike: data parallelism by DDP, and sharding by
     layer or by mixer (FSDP), see nothing of the buckets. Hooks on the mixer's *children* run once a bucket, and ranks
     have different numbers of buckets. Where those hooks are collectives (FSDP around each Linear; ZeRO-3, which gathers
     parameters module by module), ranks would wait for each other for ever: shard no finer than the mixer. DeepSpeed:
-    ``deepspeed.utils.set_z3_leaf_modules(model, [type(mixer)])``.
+    `deepspeed.utils.set_z3_leaf_modules(model, [type(mixer)])`.
     """
     entry = call.entry
     hidden = arguments.pop(entry.hidden)

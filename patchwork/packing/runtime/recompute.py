@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.runtime.call_scope import AMBIENT, Scope, telling, within
+from ..errors import IsolationError
+from .call_scope import AMBIENT, Scope, telling, within
 
 Function = Callable[..., Any]
 
@@ -62,7 +62,7 @@ def _not_reentrant(original: Function) -> Function:
 
 
 def carried(function: Function) -> Function:
-    """``function`` for a later run in the scope of now, in whichever thread that is; an ordinary call stays one."""
+    """`function` for a later run in the scope of now, in whichever thread that is; an ordinary call stays one."""
     scope, told = AMBIENT.scope, AMBIENT.told
 
     def again(*args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def carrying(function: Function) -> Function:
 
 
 def _twice(function: Function) -> Function:
-    """``function`` for its first run, which is now, and in the scope of now for those that follow."""
+    """`function` for its first run, which is now, and in the scope of now for those that follow."""
     runs = itertools.chain([function], itertools.repeat(carried(function)))
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ RUNNING: list[weakref.ref[_Packed]] = []
 class _Packed:
     """A packed call of a model, held by the graph that its outputs came with.
 
-    ``detached``: of a model whose backbone ran without gradients, so that nothing but the backbone's own run again can follow.
+    `detached`: of a model whose backbone ran without gradients, so that nothing but the backbone's own run again can follow.
     """
 
     def __init__(self, model: Any, detached: bool) -> None:
@@ -134,7 +134,7 @@ def _forget(entry: weakref.ref[_Packed]) -> None:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def watch(model: Any, output: Any, detached: bool = False) -> bool:
-    """Watches the backward pass of a packed call of ``model``, through ``output``; whether there will be one."""
+    """Watches the backward pass of a packed call of `model`, through `output`; whether there will be one."""
     nodes = {id(tensor.grad_fn): tensor.grad_fn for tensor in _tensors(output) if tensor.grad_fn is not None}
     packed = _Packed(model, detached)
     for node in nodes.values():
@@ -159,9 +159,9 @@ def unscoped() -> bool:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def refuse_recompute(module: Any, whole: bool = False) -> None:
-    """Raises IsolationError if ``module``, called where ``unscoped()``, is run again in the backward pass of a packed call.
+    """Raises IsolationError if `module`, called where `unscoped()`, is run again in the backward pass of a packed call.
 
-    ``whole``: it is a backbone, which reads boundaries from its own call unless the model around it had to hand them on.
+    `whole`: it is a backbone, which reads boundaries from its own call unless the model around it had to hand them on.
     """
     if not _in_backward():
         return

@@ -1,4 +1,4 @@
-"""How does a backbone that is called with padded rows compute without the padding?
+"""Takes the padding out of a backbone's call with padded rows, and puts the results back.
 
 Where a trainer asks for it, the valid tokens of an ordinary padded call are taken out into one row of documents, the packed call
 runs, and what comes out goes back to its places, zeros where padding was. So logits, losses and metrics around the backbone see
@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from patchwork.packing.argument_names import CACHES
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.families import Family
-from patchwork.packing.runtime.call_boundaries import is_exporting
-from patchwork.packing.runtime.markers import FLAG, UNPADS
+from ..argument_names import CACHES
+from ..boundaries import Boundaries
+from ..errors import IsolationError
+from ..models.families import Family
+from .call_boundaries import is_exporting
+from .markers import FLAG, UNPADS
 
 
 @contextmanager
 def unpadded(*models: Any) -> Iterator[int]:
-    """Within it the isolated backbones of ``models`` compute without padding, in each thread. Yields how many there are."""
+    """Within it the isolated backbones of `models` compute without padding, in each thread. Yields how many there are."""
     backbones = [module for model in models for module in model.modules() if _isolated_backbone(module)]
     switched = [backbone for backbone in backbones if UNPADS not in backbone.__dict__]
     for backbone in switched:
@@ -46,8 +46,8 @@ def _isolated_backbone(module: Any) -> bool:
 
 @dataclass(frozen=True)
 class Taken:
-    """The valid tokens of a padded call. ``arguments``: of a call with them in one row; ``boundaries``: of that row;
-    ``places`` (T,): where they stood among the B * S of ``shape``."""
+    """The valid tokens of a padded call. `arguments`: of a call with them in one row; `boundaries`: of that row;
+    `places` (T,): where they stood among the B * S of `shape`."""
 
     arguments: dict[str, Any]
     boundaries: Boundaries
@@ -98,7 +98,7 @@ _PER_TOKEN = ("last_hidden_state", "hidden_states", "router_logits")
 def take_out(backbone: Any, arguments: Mapping[str, Any], heard: Mapping[str, Any], family: Family) -> Taken | None:
     """The valid tokens of an ordinary call, or None if there is no padding to take out, or it could not be put back.
 
-    ``arguments``: those of the call by name, without boundaries; ``heard``: with what the model around the backbone was told.
+    `arguments`: those of the call by name, without boundaries; `heard`: with what the model around the backbone was told.
     Costs one read from the device.
     """
     mask, positions = heard.get("attention_mask"), heard.get("position_ids")

@@ -22,24 +22,24 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.argument_names import BOUNDARIES, CACHES
-from patchwork.packing.boundaries import Boundaries
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.models.dispatch import TREES, flash, implementation_of
-from patchwork.packing.models.families import Family
-from patchwork.packing.models.known_code import backbone_family
-from patchwork.packing.models.mixers import Mixer
-from patchwork.packing.runtime.added_parts import adapters_reason, refuse_added, refuse_added_beside
-from patchwork.packing.runtime.attention import open_doors
-from patchwork.packing.runtime.call_boundaries import describes_nothing, resolve, resolve_unknown
-from patchwork.packing.runtime.call_masks import is_prepared, without_numbers
-from patchwork.packing.runtime.call_scope import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
-from patchwork.packing.runtime.lost_boundaries import STEP, refuse_lost
-from patchwork.packing.runtime.markers import FLAG, UNPADS, Flag, Forward, flag_of, tagged
-from patchwork.packing.runtime.mixer_forward import mixer_forward
-from patchwork.packing.runtime.recompute import carry, refuse_recompute, unscoped, watch
-from patchwork.packing.runtime.unpadding import take_out
-from patchwork.packing.settings import hybrid_packing
+from ..argument_names import BOUNDARIES, CACHES
+from ..boundaries import Boundaries
+from ..errors import IsolationError
+from ..models.dispatch import TREES, flash, implementation_of
+from ..models.families import Family
+from ..models.known_code import backbone_family
+from ..models.mixers import Mixer
+from ..settings import hybrid_packing
+from .added_parts import adapters_reason, refuse_added, refuse_added_beside
+from .attention import open_doors
+from .call_boundaries import describes_nothing, resolve, resolve_unknown
+from .call_masks import is_prepared, without_numbers
+from .call_scope import AMBIENT, BACKBONE, LAYER, Scope, packed_scope, telling, within
+from .lost_boundaries import STEP, refuse_lost
+from .markers import FLAG, UNPADS, Flag, Forward, flag_of, tagged
+from .mixer_forward import mixer_forward
+from .recompute import carry, refuse_recompute, unscoped, watch
+from .unpadding import take_out
 
 # ---- wrappers on classes ----------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def install(flag: Flag) -> None:
     if hook is None:
         owner.forward = _made(flag, owner.forward)
     else:
-        # Releases that checkpoint inside ``forward`` compare ``type(self).forward`` with the function they installed.
+        # Releases that checkpoint inside `forward` compare `type(self).forward` with the function they installed.
         # So the wrapper goes below theirs, and theirs is put on again by the hook that puts it on any new class.
         owner.forward = _made(flag, owner.forward.__wrapped__)
         hook()

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from patchwork.packing.argument_names import EXPLICIT
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.runtime.call_boundaries import resolve
-from patchwork.packing.trainers.dataset_rows import SAYING, documents_of
+from ..argument_names import EXPLICIT
+from ..errors import IsolationError
+from ..runtime.call_boundaries import resolve
+from .dataset_rows import SAYING, documents_of
 
 
 class Watched:
     """A collator that raises IsolationError where its batch forgets documents; else it is as the one that it wraps.
 
-    ``before``: travels with it into other processes, where unpickling it prepares the process.
+    `before`: travels with it into other processes, where unpickling it prepares the process.
     """
 
     def __init__(self, collator: Callable[[Any], Any], before: Any = None) -> None:

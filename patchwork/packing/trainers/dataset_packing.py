@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from patchwork.packing.errors import IsolationError, PackingWarning
-from patchwork.packing.trainers.dataset_rows import BESIDE, holds_several
+from ..errors import IsolationError, PackingWarning
+from .dataset_rows import BESIDE, holds_several
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,4 @@
-"""What does an example, one row of a dataset, say of the documents that it holds?"""
+"""Reads the documents that one row of a dataset describes."""
 
 from __future__ import annotations
 

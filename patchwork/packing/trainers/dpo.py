@@ -1,4 +1,4 @@
-"""How does a trainer of padded pairs, TRL's DPOTrainer, leave the padding out?"""
+"""Leaves the padding out in a trainer of padded pairs, TRL's DPOTrainer."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
-from patchwork.packing.decision import Decision, adopt_model, decide
-from patchwork.packing.runtime.unpadding import unpadded
-from patchwork.packing.trainers.sft import of_parallelism, refused
+from ..decision import Decision, adopt_model, decide
+from ..runtime.unpadding import unpadded
+from .sft import of_parallelism, refused
 
 
 def padding_free(args: Any, *models: Any) -> bool:
-    """Whether a DPOTrainer with these arguments computes its models without padding; None among ``models`` is left out.
+    """Whether a DPOTrainer with these arguments computes its models without padding; None among `models` is left out.
 
-    A refusal is one PackingWarning and means padded batches, or PackingRefused under ``PATCHWORK_ON_REFUSAL=raise``.
+    A refusal is one PackingWarning and means padded batches, or PackingRefused under `PATCHWORK_ON_REFUSAL=raise`.
     """
     if not args.padding_free:
         return False

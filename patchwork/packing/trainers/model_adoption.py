@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.nn import Module
 
-from patchwork.packing.decision import adopt_model
-from patchwork.packing.errors import IsolationError
-from patchwork.packing.runtime.call_boundaries import resolve
-from patchwork.packing.runtime.lost_boundaries import remember
-from patchwork.packing.runtime.markers import FLAG
+from ..decision import adopt_model
+from ..errors import IsolationError
+from ..runtime.call_boundaries import resolve
+from ..runtime.lost_boundaries import remember
+from ..runtime.markers import FLAG
 
 
 def batch_prepared(trainer: Any, inputs: Any) -> None:
@@ -38,7 +38,7 @@ def models_of(trainer: Any) -> Iterator[Module]:
 
 @dataclass(frozen=True)
 class _Adopted:
-    """A model that was isolated or guarded. ``marked``: the modules of it that were. ``bypassed``: why its guard would not be
+    """A model that was isolated or guarded. `marked`: the modules of it that were. `bypassed`: why its guard would not be
     asked; empty if it would."""
 
     model: weakref.ref[Module]

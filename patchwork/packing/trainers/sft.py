@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from patchwork.packing.decision import Decision, PackingRefused, decide
-from patchwork.packing.errors import PackingWarning, Unresolved
-from patchwork.packing.models.adapters import config_reason
-from patchwork.packing.models.by_name import resolved
-from patchwork.packing.settings import raises_on_refusal
-from patchwork.packing.trainers.dataset_packing import columns_of, is_list, packed_row, with_cuts_counted
-from patchwork.packing.trainers.dataset_rows import BESIDE, documents_of
+from ..decision import Decision, PackingRefused, decide
+from ..errors import PackingWarning, Unresolved
+from ..models.adapters import config_reason
+from ..models.by_name import resolved
+from ..settings import raises_on_refusal
+from .dataset_packing import columns_of, is_list, packed_row, with_cuts_counted
+from .dataset_rows import BESIDE, documents_of
 
 _SWITCHES = ("packing", "eval_packing", "padding_free")
 _STARTS = ("position_ids", "seq_idx")

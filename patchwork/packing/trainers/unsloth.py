@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from patchwork.packing.decision import Decision
-from patchwork.packing.errors import PackingWarning
-from patchwork.packing.trainers.dataset_packing import keeping, packer_for_training, truncates
-from patchwork.packing.trainers.sft import refuse, refused
+from ..decision import Decision
+from ..errors import PackingWarning
+from .dataset_packing import keeping, packer_for_training, truncates
+from .sft import refuse, refused
 
 _FORGOTTEN = "the dataset is packed already (it has seq_lengths), and {}"
 

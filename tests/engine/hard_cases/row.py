@@ -1,4 +1,4 @@
-"""What is a hard case? A declaration that any tool which changes installed functions can be asked to carry out.
+"""A hard case: a declaration that any tool which changes installed functions can be asked to carry out.
 
 A row holds inputs of one kind. An input is a package `lib` with a module, a change of one of its functions, an expression that
 looks at what the function does, and what that gives before and after. Nothing in it belongs to one tool alone.

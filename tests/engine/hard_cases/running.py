@@ -1,4 +1,4 @@
-"""What does a tool make of an input? Written to a folder, imported, changed and looked at, in this process."""
+"""Runs a tool on an input: written to a folder, imported, changed and looked at, in this process."""
 
 from __future__ import annotations
 
