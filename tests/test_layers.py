@@ -112,9 +112,10 @@ RANKS = _ranks()
 
 
 def _rank(name: str) -> tuple[str, int] | None:
-    while name and name not in RANKS:
-        name = name.rpartition(".")[0]
-    return RANKS.get(name)
+    if name in RANKS:
+        return RANKS[name]
+    above = (name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1))
+    return next((RANKS[folder] for folder in above if folder in RANKS and folder not in ("patchwork", "patchwork.packing")), None)
 
 
 def _allowed(importer: str, imported: str) -> bool:

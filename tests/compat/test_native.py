@@ -29,9 +29,9 @@ from patchwork.selection import all_patches
 
 # A family, and the mixer of it that has kernels in this release.
 OPEN = {
-    mixer.families[0]: mixer
+    mixer.family: mixer
     for mixer in MIXERS
-    if mixer.kernels and mixer.families[0] in families.names() and not closed_here(mixer)
+    if mixer.kernels and mixer.family in families.names() and not closed_here(mixer)
 }
 HUB_ONLY = {"inkling"} if not families.released("5.15") else set()
 NAMES = [name for name in OPEN if name not in HUB_ONLY]
