@@ -22,7 +22,7 @@ from .engine.patch import Patch
 
 ENTRY_POINTS = "patchwork.patches"
 _origins: dict[Patch, Path] = {}
-# What running a file can raise that is the file's own fault.
+# Exceptions that are reported as errors in the user's patch file.
 _BAD_FILE = (
     *(OSError, SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError),
     *(AssertionError, RuntimeError, SystemExit),

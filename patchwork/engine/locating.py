@@ -31,12 +31,12 @@ class Reshape(Exception):
 
 @dataclass
 class Plan:
-    """What one patch wants of one definition: splices to make, changes that stand already, anchors missed.
+    """The plan of one patch on one definition: splices to make, changes that the source has already, anchors missed.
 
-    `kept`: optional changes that stand; `anchored`: a required anchor matches; `fixed`: where the patch's `fixed_when` does;
-    `unfit`: the first statement that must be written out before its splice can be made; `rebound`: captures that an edit may not
-    use; `captures`: what each edit reads and binds; `guards`: completeness checks to run; `beside`: code that this and other
-    patches insert.
+    `kept`: optional edits whose result is already in the source; `anchored`: a required anchor matches; `fixed`: where the
+    patch's `fixed_when` does; `unfit`: the first statement that must be written out before its splice can be made; `rebound`:
+    captures that an edit may not use; `captures`: what each edit reads and binds; `guards`: completeness checks to run;
+    `beside`: code that this and other patches insert.
     A near miss is searched for only when it is going to be told, so `absent` holds what makes the error.
     """
 

@@ -126,7 +126,7 @@ def _use(edit: Edit, match: Match, function: Function) -> Moment:
 
 
 def _with_loops(high: Moment, captured: list[Moment], use: Moment, function: Function) -> Moment:
-    """The last moment that counts: code in a loop runs again after what follows it there, what was captured before is not."""
+    """The latest position at which a rebinding matters. In a loop that is the loop's end, because the edit's code runs again."""
     for node in ast.walk(function):
         if not isinstance(node, LOOPS):
             continue

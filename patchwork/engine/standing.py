@@ -49,8 +49,9 @@ def stands(edit: Edit, matches: list[Match], source: Source, function: Function,
 def _made(edit: Edit, function: Function, *, matched: bool) -> list[Match]:
     """The places that look like the edit's result, as many as there must be; none where finding them would prove nothing.
 
-    It does not where the result has no word that the anchor lacks: `foo(x)` stands in `foo(x) + 1`, and in whatever upstream
-    makes of that; `a in b` stands in `not a in b`. It does where the anchor is a part of the result: `foo(x)` in `-foo(x)`.
+    A match proves nothing if the result uses no name or constant beyond those of the anchor: `foo(x)` is found in
+    `foo(x) + 1`, and in whatever upstream makes of that; `a in b` in `not a in b`. It proves something where the anchor is a
+    part of the result: `foo(x)` in `-foo(x)`.
     """
     anchor, pattern = edit.anchor, made_by(edit)
     if not (matched or tells(pattern)) or not (_is_around(pattern, anchor.pattern) or _words(pattern) - _words(anchor.pattern)):

@@ -35,7 +35,7 @@ class Template:
         self._code = ast.parse(python_of(edit.code))
         self._tree = Tree(self._code, self._resolved)
         self._bound = [item for statement in self._code.body for item in bindings_in(statement)]
-        # What the anchor spells as a binder, too, the author has seen.
+        # Names that the anchor itself binds are exempt: the author wrote them out.
         anchors = [edit.anchor.pattern, edit.anchor.inside, edit.anchor.after, edit.anchor.before]
         self._known = {
             name for pattern in anchors if pattern and not pattern.rstrip().endswith(":") for name in _binders(pattern)

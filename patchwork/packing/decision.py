@@ -34,8 +34,14 @@ class PackingRefused(Exception):
 
 @dataclass(frozen=True)
 class Decision:
-    """`packing`: whether packed rows are exact. `reasons`: why not. `ways`: how documents are kept apart, by kind
-    of layer. `model`: what was asked about. A reason that is given twice is kept once."""
+    """Whether a model can be packed exactly, and why not.
+
+    Attributes:
+        packing: whether packed rows are exact.
+        reasons: why not; duplicates are dropped.
+        ways: how documents are kept apart, by kind of layer.
+        model: the model's name.
+    """
 
     packing: bool
     reasons: tuple[str, ...] = ()

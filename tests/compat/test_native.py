@@ -28,11 +28,7 @@ from patchwork.packing.runtime import handshake, mixer_forward
 from patchwork.selection import all_patches
 
 # A family, and the mixer of it that has kernels in this release.
-OPEN = {
-    mixer.family: mixer
-    for mixer in MIXERS
-    if mixer.kernels and mixer.family in families.names() and not closed_here(mixer)
-}
+OPEN = {mixer.family: mixer for mixer in MIXERS if mixer.kernels and mixer.family in families.names() and not closed_here(mixer)}
 HUB_ONLY = {"inkling"} if not families.released("5.15") else set()
 NAMES = [name for name in OPEN if name not in HUB_ONLY]
 SCANNING = [name for name in NAMES if "scan" in kernels.resets(OPEN[name])]

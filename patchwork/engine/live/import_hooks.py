@@ -34,7 +34,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
             raise
 
     wrapt.register_post_import_hook(hook, name)
-    # Another thread's import that had asked the finders by then, but not got as far as sys.modules, runs no hook: wait for it.
+    # An import in another thread that is past its finders, but not yet in sys.modules, would miss the hook: wait for it.
     _lock_unlock_module(name)
     if name in _watched and (module := sys.modules.get(name)) is not None:
         wrapt.notify_module_loaded(module)

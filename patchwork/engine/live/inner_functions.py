@@ -31,7 +31,7 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def exchanged(old: types.CodeType, new: types.CodeType) -> tuple[tuple[tuple[types.CodeType, types.CodeType], ...], int]:
-    """What functions made before are to run now, code by code; and how many must keep the code they have, although it changed."""
+    """Pairs (old code, new code) for functions created before the patch, and the number that cannot be given new code."""
     fitting, stuck = [], []
     for one, two in inner_pairs(old, new):
         if two is not None and _outside(one) == _outside(two):

@@ -64,7 +64,8 @@ class Swap:
         exchange([(new, old) for old, new in self.inner])
 
     def undo(self) -> None:
-        """Give the function its original code and defaults back; what a memo above it holds was made by the patched code.
+        """Give the function its original code and defaults back. Caches above it are cleared: the patched code computed their
+        entries.
 
         A function that somebody gave other code since then is left as it is, with a warning.
         """

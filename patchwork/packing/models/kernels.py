@@ -1,7 +1,8 @@
 """The varlen kernels that keep documents apart, and whether a mixer will call them with boundaries.
 
 Asked before each packed call of a mixer, since a model may have moved, been compiled or got other kernels since. The answer
-is a gap in words, or none; what the kernels then receive is seen by patchwork.packing.runtime.handshake.
+is the reason as text; "" means that the kernels can be used. What they then receive is checked by
+patchwork.packing.runtime.handshake.
 """
 
 from __future__ import annotations

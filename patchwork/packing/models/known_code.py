@@ -71,8 +71,8 @@ def parameters_of(kind: Any) -> tuple[str, ...]:
 
 
 def _lists(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The layers of a backbone of attention only: what stands in a list and holds attention, but for those of another
-    model inside of it."""
+    """The layers of a backbone of attention only: members of a ModuleList that hold attention. Models inside the backbone are
+    not searched."""
     for name, child in module.named_children():
         path = f"{prefix}{name}."
         if isinstance(child, ModuleList):

@@ -23,16 +23,25 @@ NEVER = "9999"
 class Mixer:
     """A token mixer that runs on documents side by side, or natively by varlen kernels.
 
-    `hidden` names the argument with the hidden states (B, S, H), `per_token` those that are cut like it, `masks`
-    those of attention (B, heads, S, S), of which a document's own square is cut. What is named there is never dropped.
-    `results`: which elements of a returned tuple are per token, the others come back as None; empty: all of them.
-    `chunk`: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16
-    tokens need no chunk of 64. `chunks`: the attribute that holds it, where that is how. `stale`: the attribute in
-    which it keeps a state from call to call. `causal_since`: the release before which its torch code lets a chunk see
-    those behind it, so that padding behind a document would change it. `dispatched_since`: for attention, the transformers
-    release from which it goes through the registry (patchwork.packing.runtime.attention), and is no mixer. `kernels`: what
-    the mixer calls its kernels, by the name of the kernel; `native`: the releases in which its forward hands boundaries on to
-    them, patches in force. `closed`: why it does not, elsewhere.
+    Attributes:
+        name: the class.
+        family: the folder of transformers that defines it.
+        hidden: the argument with the hidden states (B, S, H).
+        per_token: arguments that are cut like the hidden states.
+        masks: arguments (B, heads, S, S) of attention, of which a document's own square is cut. What is named in `per_token` or
+            `masks` is never dropped.
+        results: the elements of a returned tuple that are per token, the others come back as None; empty: all of them.
+        chunk: the argument that sets the chunk length of the torch rule, where the mixer hands it on; documents of 16 tokens
+            need no chunk of 64.
+        chunks: the attribute that holds the chunk length, in mixers that keep it there.
+        stale: the attribute in which the mixer keeps a state from call to call.
+        causal_since: the first release whose torch code is causal within a chunk; before it, padding behind a document would
+            change the document.
+        dispatched_since: for attention, the first transformers release in which it goes through the registry
+            (patchwork.packing.runtime.attention), and is no mixer.
+        kernels: the names by which the mixer calls its kernels, by the name of the kernel.
+        native: the releases in which its forward hands boundaries on to the kernels, patches in force.
+        closed: why it does not do so in other releases.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Keeps documents apart in attention that goes through transformers' registries.
 
-All of it, in every release, looks its function up by the name of the implementation and is handed (batch, heads, tokens, size)
-tensors and a mask; masks are looked up likewise. So two doors are enough, whatever a model passes on: in a packed call each
-lookup answers with a function that knows the documents of the layer that it is in.
+In every release, attention looks its function up by the name of the implementation and calls it with tensors (batch, heads,
+tokens, size) and a mask; masks are looked up likewise. Replacing the two lookups covers every model, whatever arguments it
+forwards: in a packed call each lookup returns a function that knows the documents of the layer that it is in.
 
     sdpa, eager, registered ones   documents run side by side, each with its own part of the mask
     flex_attention                 the block mask holds the documents
@@ -34,7 +34,7 @@ _EAGER = "eager"
 # What attention is called with besides its mask. Tensors under other names may say something of the whole row.
 _PER_HEAD = ("s_aux", "sinks", "head_mask")
 _SQUARES = ("position_bias",)
-_CHOSEN = ("indices", "block_indices")  # sdpa and eager leave them out: the mask says the same
+_CHOSEN = ("indices", "block_indices")  # sdpa and eager ignore these; the mask carries the same information
 _DROPPED = ("position_ids", "cache_position", *BOUNDARIES)
 
 Function = Callable[..., Any]

@@ -180,8 +180,8 @@ def _backbone(owner: type, original: Forward, family: Family) -> Forward:
 
     def run(self: Any, arguments: dict[str, Any], heard: dict[str, Any], boundaries: Boundaries) -> Any:
         if not boundaries.packed:
-            # Causal layers need no help with one document a row, and generation its cache. Recurrent ones of newer
-            # releases refuse descriptions of documents where they have no kernel for them.
+            # With one document a row nothing leaks, and generation needs its cache, so the original runs. Recurrent layers of
+            # newer releases refuse boundaries where they have no kernel for them.
             dropped = BOUNDARIES if family.recurrent else ()
             left = {name: value for name, value in arguments.items() if name not in dropped}
             return _unscoped(original, self, **without_numbers(left))

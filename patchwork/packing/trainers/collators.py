@@ -158,8 +158,8 @@ def places_in(examples: Sequence[Mapping[str, Any]], row: Any) -> dict[str, Any]
 
 
 def refuse_dropped(rows: Any, kept: Collection[str] | None) -> None:
-    """Called where a Trainer drops the columns that its model does not take; raises IsolationError if rows say by one of them
-    that they hold several documents: they would be trained on as one each.
+    """Called where a Trainer drops the columns that its model does not take. Raises IsolationError if a dropped column shows
+    that rows are packed, since each row would be trained on as one document.
 
     `rows`: an example, or a dataset; `kept`: the names that stay.
     """

@@ -20,8 +20,8 @@ def documents_of(example: Mapping[str, Any]) -> list[int] | None:
     """The lengths of the documents of an example, by `seq_lengths`; None where it says of no more than one.
 
     Without that column by `packed_seq_lengths`, `seq_idx`, `cu_seqlens`, or `position_ids` that restart, read as a model's
-    call is; padding at its end, by an `attention_mask`, is one more length. A column with one number a row is another matter,
-    and so are ids that begin with the fill value of left padding.
+    call is; padding at its end, by an `attention_mask`, is one more length. Columns with one
+    number a row, and position_ids that begin with the fill value of left padding, are not boundaries and are ignored.
 
     Raises BoundariesError and IsolationError as `resolve` does, for columns that contradict each other.
     """
