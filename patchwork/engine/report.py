@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from .errors import PatchError
 
 STATES = ("applied", "native", "pending", "skipped", "absent", "failed")
+# Of patches for other releases, for packages that are not installed, or that are switched off.
+_ELSEWHERE = ("skipped", "absent")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,15 @@ class Report:
         return {"ok": self.ok, "outcomes": [outcome.as_dict() for outcome in self.outcomes]}
 
     def __str__(self) -> str:
-        width = max((len(outcome.patch) for outcome in self.outcomes), default=0)
-        lines = [f"{outcome.patch:<{width}}  {outcome.state:<8} {outcome.detail}".rstrip() for outcome in self.outcomes]
+        """Failures first, then what else concerns the installed packages, a line each; the others are counted.
+
+        Where no patch concerns them, each has its line, which says why.
+        """
+        concerned = [outcome for outcome in self.outcomes if outcome.state not in _ELSEWHERE]
+        shown = sorted(concerned or self.outcomes, key=lambda outcome: outcome.state != "failed")
+        width = max((len(outcome.patch) for outcome in shown), default=0)
+        lines = [f"{outcome.patch:<{width}}  {outcome.state:<8} {outcome.detail}".rstrip() for outcome in shown]
+        if counts := Counter(outcome.state for outcome in self.outcomes if outcome not in shown):
+            states = ", ".join(f"{count} {state}" for state, count in counts.items())
+            lines.append(f"({counts.total()} more do not concern what is installed: {states})")
         return "\n".join(lines) or "no patches"
