@@ -6,6 +6,7 @@ import copy
 import inspect
 
 import families
+import peft
 import pytest
 import tiny
 import torch
@@ -73,6 +74,25 @@ def test_generation_is_that_of_stock(name, prompt):
     for how in WAYS:
         assert_same(outcome(generated, ours, prompt, how), outcome(generated, theirs, prompt, how))
     assert not isinstance(outcome(generated, ours, prompt, "no cache"), str), "nothing was generated"
+
+
+def with_prefix(model):
+    """PEFT's prefix tuning, with the same prefix for all."""
+    torch.manual_seed(0)
+    return peft.get_peft_model(model, peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("name", ["llama", FIRST])
+def test_generation_behind_a_prefix_is_that_of_stock(name, prompt):
+    ours, theirs = (with_prefix(copy.deepcopy(model)) for model in (isolated(name), stock(name)))
+    asked = {"attention_mask": torch.tensor(PROMPTS[prompt]), "max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    tokens = torch.cat([tiny.documents([8], seed=seed)[0] for seed in (1, 2)])
+
+    def generates(model):
+        return (model.generate(input_ids=tokens, **asked),)
+
+    assert_same(outcome(generates, ours), outcome(generates, theirs))
 
 
 @pytest.mark.parametrize("prompt", ["right", "hole and right"])

@@ -221,6 +221,19 @@ def test_compiled():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in (DENSE, "lfm2", "mamba2") if tiny.has(name)])
+def test_compiled_code_takes_rows_of_other_layouts(name):
+    compiled = torch.compile(copy.deepcopy(isolated(name)), backend="eager")
+    torch._dynamo.reset()
+    try:
+        for lengths in ((7, 5, 9), (6, 6, 9), (12, 3, 2, 4), (9, 14)):
+            case = Case(name, rows=(lengths,))
+            assert_alone(compiled, case, gradients=False, **case.form())
+    finally:
+        torch._dynamo.reset()
+
+
 def gpt_neo():
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_size": 32, "attention_types": [[["global"], 1]]}
     ids = {"vocab_size": tiny.VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}

@@ -101,9 +101,11 @@ def _found(
 ) -> Boundaries | None:
     """The boundaries of a call that describes some, if all that it has agrees."""
     described = _agreed(explicit, mask.tokens) if explicit else None
+    if described is None and mask.has_other_columns and _generating(arguments):
+        return None  # columns of a prefix, which PEFT's prefix tuning puts into another cache: none tells where padding is
     given, valid = _names(explicit) or "position_ids", _valid_lengths(mask)
     if cache.in_use or valid is None:
-        if not _packed(described, positions, mask.kept, arguments):
+        if not _packed(described, positions, mask, arguments):
             return None
         if cache.in_use:
             raise IsolationError(
@@ -165,7 +167,7 @@ def _valueless(value: torch.Tensor) -> bool:
     return isinstance(value, FakeTensor) or value.device.type == "meta"
 
 
-def _packed(described: Boundaries | None, positions: Positions, kept: torch.Tensor | None, arguments: Mapping[str, Any]) -> bool:
+def _packed(described: Boundaries | None, positions: Positions, mask: CallMask, arguments: Mapping[str, Any]) -> bool:
     """Whether a call whose padding is not last, or that continues a cache, has packed rows.
 
     Positions that fall behind padding and count on from it may be those of a document that is padded at its start. Generation
@@ -173,9 +175,11 @@ def _packed(described: Boundaries | None, positions: Positions, kept: torch.Tens
     """
     if described is not None and described.packed:
         return True
-    if not positions.restart(kept):
+    if not positions.restart(mask.kept):
         return False
-    return kept is None or not _generating(arguments) or not positions.go_on_from_padding(kept)
+    if mask.kept is None or not _generating(arguments):
+        return True
+    return not positions.go_on_from_padding(mask.kept)
 
 
 def _generating(arguments: Mapping[str, Any]) -> bool:

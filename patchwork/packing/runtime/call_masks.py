@@ -127,6 +127,13 @@ class CallMask:
         past, own = self.cache.past, self.tokens.row_length
         return columns - own if past is None or columns < past + own else past
 
+    @property
+    def has_other_columns(self) -> bool:
+        """Whether it has more columns than there are tokens in the cache and the call."""
+        if self.prepared or self.value is None or self.cache.past is None:
+            return False
+        return bool(self.value.shape[1] > self.cache.past + self.tokens.row_length)
+
     def _own(self, value: Any) -> torch.Tensor | None:
         """(B or 1, S): the part of a mask of two dimensions that is of this call's tokens."""
         if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.shape[0] not in (1, self.tokens.batch):

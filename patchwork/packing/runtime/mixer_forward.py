@@ -110,8 +110,11 @@ def _takes(forward: Forward, name: str) -> bool:
     return bool(code.co_flags & inspect.CO_VARKEYWORDS) or name in code.co_varnames
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _by_document(module: Any, original: Forward, call: _Call, arguments: dict[str, Any], boundaries: Boundaries) -> Any:
     """Runs the class's own forward once for each bucket, all within one `__call__` of the mixer.
+
+    Not compiled: each row has buckets of other shapes, for which code would be compiled anew, until torch gives up.
 
     So hooks on the mixer, and on all around it, run once, on every rank alike: data parallelism by DDP, and sharding by
     layer or by mixer (FSDP), see nothing of the buckets. Hooks on the mixer's *children* run once a bucket, and ranks
