@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def form_of_dataset(data: Any) -> Any:
     if isinstance(data, dict):
         return type(data).__name__, {name: form_of_dataset(part) for name, part in data.items()}
     known = [data.column_names, str(data.features)]
-    return type(data).__name__, known, str(getattr(data, "format", None)), [form(dict(row)) for row in data]
+    kept = re.sub(r" at 0x\w+", "", str(getattr(data, "format", None)))  # a function has another address in another process
+    return type(data).__name__, known, kept, [form(dict(row)) for row in data]
 
 
 def documents(kind: str) -> Any:
