@@ -59,8 +59,9 @@ class Worker:
     """A process in which `patchwork` is that of a checkout."""
 
     def __init__(self, checkout: Path, name: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), str(HERE)]), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "ignore", str(HERE / "forward.py"), "--work", name]
+        folders = os.pathsep.join([str(checkout), str(checkout / "benchmarks")])  # -P: this script's folder is not one of them
+        environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-W", "ignore", str(HERE / "forward.py"), "--work", name]
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=checkout
         )
